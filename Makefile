@@ -1,0 +1,51 @@
+# Every target sets itself up: on a bare machine it needs python3 (3.11+), pip and make, nothing else.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+export PYTHONDONTWRITEBYTECODE := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench chaos wheel lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
+
+demo: $(READY) ## real PostgreSQL, Valkey, two relays and a worker; kills some of them on stage
+	@$(BIN)/outbox demo
+
+test: $(READY) ## all tests against real servers
+	@$(BIN)/python -m pytest -m "not chaos"
+
+check: $(READY) ## ruff, mypy --strict, import rules, public names
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/contract/test_architecture.py tests/contract/test_public_api.py
+
+bench: $(READY) ## speed, as ratios measured side by side; writes build/bench.json
+	@$(BIN)/python -m benchmarks
+
+chaos: $(READY) ## the fault tests in their long form; writes build/chaos.json
+	@$(BIN)/python -m pytest -m chaos -s
+
+wheel: $(READY) ## build/dist/*.whl
+	@$(BIN)/python -m build --wheel --no-isolation --outdir build/dist .
+
+lock: ## resolve requirements.lock anew from pyproject.toml (needs uv)
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+	    --no-emit-find-links --extra dev --extra embedded pyproject.toml -o requirements.lock
+
+clean: ## remove the virtual environment and build output
+	rm -rf $(VENV) build
+
+# Debian's python3 has pip but no ensurepip, other Pythons the reverse: take what is there.
+$(READY): requirements.lock pyproject.toml
+	@echo "setting up $(VENV) (once, about 15 s)"
+	@rm -rf $(VENV)
+	@if $(PYTHON) -m pip --version >/dev/null 2>&1; \
+	 then $(PYTHON) -m venv --without-pip $(VENV) && pip="$(PYTHON) -m pip --python $(BIN)/python"; \
+	 else $(PYTHON) -m venv $(VENV) && pip="$(BIN)/python -m pip"; fi; \
+	 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $$pip install -q --require-hashes -r requirements.lock && \
+	 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $$pip install -q --no-deps --no-build-isolation -e .
+	@touch $@

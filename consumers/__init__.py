@@ -1,0 +1,1 @@
+"""Run a handler once per message."""

@@ -1,0 +1,1 @@
+"""Write a message in your own transaction."""

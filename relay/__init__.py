@@ -1,0 +1,1 @@
+"""Move committed messages from the log to the broker."""
