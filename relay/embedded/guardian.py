@@ -1,0 +1,185 @@
+"""Nothing stays behind, even when we are killed with SIGKILL.
+
+A killed process cannot clean up after itself, so each server has a guardian: a tiny process holding the other
+end of a pipe. The kernel closes our end however we die; the guardian then ends the processes it was told of and
+removes the folders it was told of. An orderly close is the same path: we just close the pipe and wait.
+
+PR_SET_PDEATHSIG would be shorter but is bound to the *thread* that started the child, does not reach
+grandchildren (PostgreSQL's backends, Celery's pool) and removes no folder.
+
+This file is also run as a script (`python -I -S guardian.py`), hence: standard library only.
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_GRACE = 3.0  # a PostgreSQL told to quit is gone in a few ms; after this SIGKILL follows
+_LOOK = 0.5  # a forked copy of the parent may hold the pipe open: also look whether the parent is still there
+
+
+@dataclass(frozen=True)
+class _Entry:
+    pid: int
+    parent: int
+    session: int
+
+
+def family(pid: int) -> list[int]:
+    """The living processes that descend from `pid` or are in the session it leads, `pid` itself first."""
+    entries = list(_processes())
+    found = {entry.pid for entry in entries if pid in (entry.pid, entry.session)}
+    grown = True
+    while grown:
+        more = {entry.pid for entry in entries if entry.parent in found} - found
+        found |= more
+        grown = bool(more)
+    return sorted(found, key=lambda each: (each != pid, each))
+
+
+def signal_all(pids: Iterable[int], number: int) -> None:
+    """Send a signal to each process that is still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def freeze_family(pid: int) -> list[int]:
+    """Stop `pid` and all it started; repeated until no new child appears, as a running parent may still fork."""
+    stopped: list[int] = []
+    while fresh := [each for each in family(pid) if each not in stopped]:
+        signal_all(fresh, signal.SIGSTOP)
+        stopped += fresh
+    return stopped
+
+
+def kill_family(pid: int) -> None:
+    """SIGKILL `pid` and all it started. Frozen first: a child whose parent dies is no longer known as its child."""
+    signal_all(freeze_family(pid), signal.SIGKILL)
+
+
+def _processes() -> Iterable[_Entry]:
+    if not Path("/proc/self/stat").exists():
+        yield from _processes_from_ps()
+        return
+    for name in os.listdir("/proc"):  # noqa: PTH208  (a Path per process would cost more than reading it)
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+                state, parent, _group, session, *_ = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended while we looked
+        if state not in "ZX":
+            yield _Entry(int(name), int(parent), int(session))
+
+
+def _processes_from_ps() -> Iterable[_Entry]:
+    command = ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="]
+    for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
+        pid, parent, group, state = line.split()[:4]
+        if not state.startswith("Z"):
+            yield _Entry(int(pid), int(parent), int(group))
+
+
+class Guardian:
+    """Our end of the pipe."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            cwd="/",
+            start_new_session=True,  # Ctrl-C is for us alone
+        )
+
+    def watch(self, pid: int, number: int = signal.SIGKILL) -> None:
+        """End this process when we are gone: first with this signal, then with SIGKILL."""
+        self._tell(f"watch {pid} {int(number)}")
+
+    def forget(self, pid: int) -> None:
+        """The process is reaped: its number may soon belong to somebody else."""
+        self._tell(f"forget {pid}")
+
+    def remove(self, folder: Path) -> None:
+        """Remove this folder when we are gone."""
+        self._tell(f"remove {folder}")
+
+    def close(self) -> None:
+        """End what is still watched, remove the folders, and wait until that is done."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(line.encode() + b"\n")
+                self._process.stdin.flush()
+
+
+class _Watch:
+    """The guardian's side: what it was told so far."""
+
+    def __init__(self) -> None:
+        self.signals: dict[int, int] = {}
+        self.folders: list[str] = []
+
+    def hear(self, line: str) -> None:
+        verb, _, rest = line.partition(" ")
+        if verb == "watch":
+            pid, _, number = rest.partition(" ")
+            self.signals[int(pid)] = int(number)
+        elif verb == "forget":
+            self.signals.pop(int(rest), None)
+        elif verb == "remove":
+            self.folders.append(rest)
+
+    def clean_up(self) -> None:
+        for pid, number in self.signals.items():
+            if number != signal.SIGKILL:
+                signal_all(family(pid), signal.SIGCONT)  # a frozen process hears nothing
+                signal_all([pid], number)
+        for pid, number in self.signals.items():
+            if number != signal.SIGKILL:
+                _wait_gone(pid, _GRACE)
+            kill_family(pid)
+            _wait_gone(pid, _GRACE)
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_gone(pid: int, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while family(pid) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def main(parent: int) -> None:
+    """Listen until the pipe closes or the parent is gone, then clean up."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # whoever ends the parent politely must not end the clean-up first
+    watch, rest = _Watch(), b""
+    while os.getppid() == parent:
+        if not select.select([0], [], [], _LOOK)[0]:
+            continue
+        chunk = os.read(0, 65536)
+        if not chunk:
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            watch.hear(line.decode())
+    watch.clean_up()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
