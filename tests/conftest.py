@@ -1,0 +1,5 @@
+pytest_plugins = (
+    "tests.support.processes",
+    "tests.support.postgres",
+    "tests.support.valkey",
+)
