@@ -1,0 +1,315 @@
+-- The tables of the outbox and the inbox, in the first schema of search_path.
+-- A statement ends at a semicolon before an empty line. No statement names a schema: the runner pins
+-- search_path, and everything that must outlive it (defaults, triggers) is bound to object ids here.
+
+CREATE FUNCTION outbox_revision() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ SELECT 'outbox_0001' $$;
+
+COMMENT ON FUNCTION outbox_revision() IS
+    'the schema revision in force, whoever ran the migration; relay and CLI compare it with their own';
+
+-- CACHE 1: a session that pre-fetches numbers would hand out a low seq after a higher one had committed.
+CREATE SEQUENCE outbox_message_seq AS bigint CACHE 1;
+
+-- xid stands before seq: the transaction id is taken first, so a higher seq never means an earlier xid read.
+CREATE TABLE outbox_message (
+    id           uuid        NOT NULL,
+    xid          xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    seq          bigint      NOT NULL DEFAULT nextval('outbox_message_seq'),
+    task         text        NOT NULL,
+    queue        text,
+    priority     smallint,
+    args         json        NOT NULL DEFAULT '[]',
+    kwargs       json        NOT NULL DEFAULT '{}',
+    headers      json        NOT NULL DEFAULT '{}',
+    body_hash    bytea,
+    ordering_key text,
+    key_prev     uuid,
+    unique_key   text,
+    batch_id     uuid,
+    held         boolean     NOT NULL DEFAULT false,
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at   timestamptz,
+    CONSTRAINT outbox_message_pkey PRIMARY KEY (id),
+    CONSTRAINT outbox_message_task_check CHECK (task ~ '^[A-Za-z_][A-Za-z0-9_.:-]{0,254}$'),
+    CONSTRAINT outbox_message_task_celery_check CHECK (task NOT LIKE 'celery.%'),
+    CONSTRAINT outbox_message_queue_check CHECK (queue ~ '^[A-Za-z0-9_.:@/#-]{1,255}$'),
+    CONSTRAINT outbox_message_priority_check CHECK (priority BETWEEN 0 AND 9),
+    CONSTRAINT outbox_message_args_check CHECK (json_typeof(args) = 'array'),
+    CONSTRAINT outbox_message_kwargs_check CHECK (json_typeof(kwargs) = 'object'),
+    CONSTRAINT outbox_message_headers_check CHECK (json_typeof(headers) = 'object'),
+    CONSTRAINT outbox_message_body_hash_check CHECK (octet_length(body_hash) = 32),
+    CONSTRAINT outbox_message_ordering_key_check CHECK (length(ordering_key) BETWEEN 1 AND 255),
+    CONSTRAINT outbox_message_unique_key_check CHECK (length(unique_key) BETWEEN 1 AND 255),
+    CONSTRAINT outbox_message_key_prev_check CHECK (key_prev IS NULL OR (ordering_key IS NOT NULL AND key_prev <> id)),
+    CONSTRAINT outbox_message_order_check
+        CHECK (ordering_key IS NULL OR (priority IS NULL AND NOT held))
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_vacuum_insert_threshold = 5000,
+    autovacuum_analyze_scale_factor = 0.02
+);
+
+ALTER SEQUENCE outbox_message_seq OWNED BY outbox_message.seq;
+
+COMMENT ON TABLE outbox_message IS 'one message a row, inserted by the application and never updated';
+
+CREATE INDEX outbox_message_log ON outbox_message (xid, seq) WHERE NOT held;
+
+COMMENT ON INDEX outbox_message_log IS 'relay: poll, page plan and page of a window; reconcile: the same pages again';
+
+CREATE INDEX outbox_message_batch ON outbox_message (batch_id) WHERE batch_id IS NOT NULL;
+
+COMMENT ON INDEX outbox_message_batch IS 'writer and CLI: progress of one batch';
+
+-- One narrow row, updated by ctid: almost empty pages keep every update on its own page (HOT).
+CREATE TABLE outbox_leader (
+    singleton    boolean     NOT NULL DEFAULT true,
+    epoch        bigint      NOT NULL DEFAULT 0,
+    holder       uuid,
+    holds_lock   boolean     NOT NULL DEFAULT false,
+    expires_at   timestamptz NOT NULL DEFAULT '-infinity',
+    window_no    bigint      NOT NULL DEFAULT 0,
+    prev         pg_snapshot NOT NULL,
+    next         pg_snapshot,
+    last_seq     bigint      NOT NULL DEFAULT 0,
+    base_seq     bigint      NOT NULL DEFAULT 0,
+    high_seq     bigint      NOT NULL DEFAULT 0,
+    system_id    bigint      NOT NULL,
+    reconciled   pg_snapshot NOT NULL,
+    canary_epoch bigint      NOT NULL DEFAULT 0,
+    canary       bigint      NOT NULL DEFAULT 0,
+    CONSTRAINT outbox_leader_pkey PRIMARY KEY (singleton),
+    CONSTRAINT outbox_leader_singleton_check CHECK (singleton),
+    CONSTRAINT outbox_leader_epoch_check CHECK (epoch >= 0),
+    CONSTRAINT outbox_leader_holder_check CHECK (holder IS NOT NULL OR NOT holds_lock),
+    CONSTRAINT outbox_leader_last_seq_check CHECK (last_seq >= base_seq)
+) WITH (
+    fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200,
+    autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000
+);
+
+COMMENT ON TABLE outbox_leader IS 'the lease, the position, the reconciled snapshot and the last canary value';
+
+-- '3:3:' sees nothing: a message written in the very transaction of this migration is still in the first window.
+INSERT INTO outbox_leader (prev, reconciled, system_id)
+    SELECT '3:3:', '3:3:', system_identifier FROM pg_control_system();
+
+CREATE TABLE outbox_window (
+    window_no     bigint      NOT NULL,
+    from_snapshot pg_snapshot NOT NULL,
+    to_snapshot   pg_snapshot NOT NULL,
+    last_seq      bigint      NOT NULL,
+    epoch         bigint      NOT NULL,
+    relay         text        NOT NULL,
+    closed_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT outbox_window_pkey PRIMARY KEY (window_no)
+);
+
+COMMENT ON TABLE outbox_window IS 'a published stretch of the log, at most one row a second of publishing';
+
+CREATE TABLE outbox_due (
+    message_id  uuid        NOT NULL,
+    due_at      timestamptz NOT NULL,
+    attempt     integer     NOT NULL DEFAULT 0,
+    publication integer     NOT NULL DEFAULT 0,
+    reason      text        NOT NULL,
+    CONSTRAINT outbox_due_pkey PRIMARY KEY (message_id),
+    CONSTRAINT outbox_due_attempt_check CHECK (attempt >= 0),
+    CONSTRAINT outbox_due_publication_check CHECK (publication >= 0),
+    CONSTRAINT outbox_due_reason_check
+        CHECK (reason IN ('scheduled', 'retry', 'redelivery', 'replay', 'parked'))
+) WITH (
+    fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+COMMENT ON TABLE outbox_due IS 'a message to publish at a time: one plan a message';
+
+CREATE INDEX outbox_due_at ON outbox_due (due_at);
+
+COMMENT ON INDEX outbox_due_at IS 'relay: what is due now, from a remembered lower bound';
+
+CREATE TABLE outbox_key (
+    kind       text        NOT NULL,
+    scope      text        NOT NULL DEFAULT '',
+    key        text        NOT NULL,
+    message_id uuid        NOT NULL,
+    body_hash  bytea,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at timestamptz,
+    CONSTRAINT outbox_key_pkey PRIMARY KEY (kind, scope, key),
+    CONSTRAINT outbox_key_kind_check CHECK (kind IN ('dedup', 'unique', 'ordering')),
+    CONSTRAINT outbox_key_key_check CHECK (length(key) BETWEEN 1 AND 255),
+    CONSTRAINT outbox_key_body_hash_check CHECK (octet_length(body_hash) = 32)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+COMMENT ON TABLE outbox_key IS 'a dedup, unique or ordering key and the message that holds it';
+
+CREATE INDEX outbox_key_message ON outbox_key (message_id);
+
+COMMENT ON INDEX outbox_key_message IS 'prune: the keys of a message that goes';
+
+CREATE TABLE outbox_relay (
+    holder       uuid        NOT NULL,
+    name         text        NOT NULL,
+    version      text        NOT NULL,
+    started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    broker_ok_at timestamptz,
+    last_error   text,
+    CONSTRAINT outbox_relay_pkey PRIMARY KEY (holder)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+COMMENT ON TABLE outbox_relay IS 'a running relay process; holder is random a process, name is only a label';
+
+CREATE TABLE outbox_pause (
+    queue        text        NOT NULL,
+    paused_by    text        NOT NULL,
+    why          text        NOT NULL,
+    paused_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    paused_until timestamptz,
+    CONSTRAINT outbox_pause_pkey PRIMARY KEY (queue)
+);
+
+COMMENT ON TABLE outbox_pause IS 'a paused queue; queue ''*'' is everything';
+
+CREATE TABLE outbox_rejected (
+    unique_key text        NOT NULL,
+    live_id    uuid        NOT NULL,
+    count      bigint      NOT NULL DEFAULT 1,
+    first_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    last_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT outbox_rejected_pkey PRIMARY KEY (unique_key, live_id),
+    CONSTRAINT outbox_rejected_count_check CHECK (count > 0)
+);
+
+COMMENT ON TABLE outbox_rejected IS 'duplicates refused by a unique key, counted';
+
+CREATE TABLE outbox_audit (
+    id       bigint      GENERATED ALWAYS AS IDENTITY,
+    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    who      text        NOT NULL,
+    action   text        NOT NULL,
+    why      text        NOT NULL DEFAULT '',
+    affected bigint      NOT NULL DEFAULT 0,
+    detail   json        NOT NULL DEFAULT '{}',
+    CONSTRAINT outbox_audit_pkey PRIMARY KEY (id)
+);
+
+COMMENT ON TABLE outbox_audit IS 'an operator''s action';
+
+-- message_id first: reconcile probes by id, and cancel, expiry and discard do not know every consumer.
+CREATE TABLE inbox_receipt (
+    message_id   uuid        NOT NULL,
+    consumer     text        NOT NULL,
+    status       text        NOT NULL,
+    body_hash    bytea,
+    result       json,
+    published_at timestamptz,
+    epoch        bigint,
+    relay        text,
+    received_at  timestamptz,
+    applied_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT inbox_receipt_pkey PRIMARY KEY (message_id, consumer),
+    CONSTRAINT inbox_receipt_status_check
+        CHECK (status IN ('applied', 'dead', 'cancelled', 'expired', 'discarded')),
+    CONSTRAINT inbox_receipt_body_hash_check CHECK (octet_length(body_hash) = 32)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_vacuum_insert_threshold = 5000
+);
+
+COMMENT ON TABLE inbox_receipt IS 'the terminal outcome of a message at a consumer; this primary key decides every race';
+
+CREATE INDEX inbox_receipt_applied_at ON inbox_receipt USING brin (applied_at);
+
+COMMENT ON INDEX inbox_receipt_applied_at IS 'prune: receipts past the horizon; metrics: receipts of the last seconds';
+
+CREATE TABLE inbox_retry (
+    message_id uuid        NOT NULL,
+    consumer   text        NOT NULL,
+    kind       text        NOT NULL,
+    attempt    integer     NOT NULL DEFAULT 0,
+    due_at     timestamptz NOT NULL,
+    error      text,
+    waits_for  uuid,
+    CONSTRAINT inbox_retry_pkey PRIMARY KEY (message_id, consumer, kind),
+    CONSTRAINT inbox_retry_kind_check CHECK (kind IN ('failure', 'start', 'check', 'early')),
+    CONSTRAINT inbox_retry_attempt_check CHECK (attempt >= 0),
+    CONSTRAINT inbox_retry_waits_for_check CHECK (waits_for IS NULL OR kind = 'early')
+) WITH (
+    fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+COMMENT ON TABLE inbox_retry IS 'what the relay should publish again, and when';
+
+CREATE INDEX inbox_retry_due ON inbox_retry (due_at);
+
+COMMENT ON INDEX inbox_retry_due IS 'relay: turns due rows into outbox_due';
+
+CREATE INDEX inbox_retry_waits_for ON inbox_retry (waits_for) WHERE waits_for IS NOT NULL;
+
+COMMENT ON INDEX inbox_retry_waits_for IS 'consumer: pulls the successor of an ordered message forward';
+
+CREATE TABLE inbox_claim (
+    message_id uuid        NOT NULL,
+    consumer   text        NOT NULL,
+    holder     uuid        NOT NULL,
+    expires_at timestamptz NOT NULL,
+    CONSTRAINT inbox_claim_pkey PRIMARY KEY (message_id, consumer)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500);
+
+COMMENT ON TABLE inbox_claim IS 'a running outside effect, kept alive by a heartbeat';
+
+CREATE TABLE inbox_dead_letter (
+    message_id  uuid        NOT NULL,
+    consumer    text        NOT NULL,
+    category    text        NOT NULL,
+    error_class text        NOT NULL,
+    error       text        NOT NULL,
+    traceback   text        NOT NULL DEFAULT '',
+    error_group text        NOT NULL,
+    attempts    integer     NOT NULL DEFAULT 0,
+    message     json        NOT NULL,
+    died_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT inbox_dead_letter_pkey PRIMARY KEY (message_id, consumer),
+    CONSTRAINT inbox_dead_letter_category_check CHECK (category IN ('dead_letter', 'manual_review')),
+    CONSTRAINT inbox_dead_letter_attempts_check CHECK (attempts >= 0),
+    CONSTRAINT inbox_dead_letter_message_check CHECK (json_typeof(message) = 'object')
+);
+
+COMMENT ON TABLE inbox_dead_letter IS 'details of a dead message, with a copy of it';
+
+CREATE INDEX inbox_dead_letter_group ON inbox_dead_letter (error_group, died_at);
+
+COMMENT ON INDEX inbox_dead_letter_group IS 'CLI: dead letters by error group, newest last';
+
+CREATE TABLE inbox_consumer (
+    task            text        NOT NULL,
+    receipt_timeout interval    NOT NULL,
+    policy          json        NOT NULL DEFAULT '{}',
+    registered_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    last_seen       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT inbox_consumer_pkey PRIMARY KEY (task),
+    CONSTRAINT inbox_consumer_receipt_timeout_check CHECK (receipt_timeout > interval '0'),
+    CONSTRAINT inbox_consumer_policy_check CHECK (json_typeof(policy) = 'object')
+);
+
+COMMENT ON TABLE inbox_consumer IS 'a registered consumer; only an operator removes it';
+
+-- The wake-up flag: 1 = relay awake, writers stay silent; 2 = relay asleep, writers notify.
+-- A logged sequence, not a table: its value ignores MVCC, so a REPEATABLE READ writer reads the newest one.
+CREATE SEQUENCE outbox_wake AS smallint MINVALUE 1 MAXVALUE 2 START 1 CACHE 1;
+
+SELECT setval('outbox_wake', 1);
+
+CREATE FUNCTION outbox_notify() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM pg_catalog.pg_notify('outbox', TG_TABLE_SCHEMA);
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER outbox_message_wake AFTER INSERT ON outbox_message FOR EACH STATEMENT
+    WHEN (pg_sequence_last_value('outbox_wake'::regclass) = 2) EXECUTE FUNCTION outbox_notify();

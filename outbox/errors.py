@@ -1,0 +1,35 @@
+"""Every error of the three rooms that a caller may want to catch. Each message says what, why and what to do.
+
+    OutboxError
+    ├── NotInTransaction       a message was added where no transaction would carry it
+    ├── InvalidMessage         a message that could not run: wrong name, wrong value, wrong option
+    ├── ConfigurationError     a setting that is missing, malformed or contradicts another
+    ├── SchemaMismatch         the database lacks our tables or has those of another version
+    └── Unreachable            PostgreSQL or the broker does not answer
+
+No message ever contains a payload or a password.
+"""
+
+
+class OutboxError(Exception):
+    """Root of the tree."""
+
+
+class NotInTransaction(OutboxError):
+    """The message would have committed alone, or never."""
+
+
+class InvalidMessage(OutboxError, ValueError):
+    """Refused before anything was written: the caller's transaction is untouched."""
+
+
+class ConfigurationError(OutboxError, ValueError):
+    """Found when settings are built, before anything is started."""
+
+
+class SchemaMismatch(OutboxError):
+    """`outbox migrate` is needed, or this library is older than the database."""
+
+
+class Unreachable(OutboxError, ConnectionError):
+    """A server did not answer in time."""

@@ -1,0 +1,113 @@
+"""The relay process: puts the parts together, runs terms until it is told to stop."""
+
+import signal
+import threading
+from importlib.metadata import PackageNotFoundError, version
+
+import psycopg
+
+from outbox.errors import Unreachable
+from relay.cycle import Cycle
+from relay.database import connect, first_line, identify
+from relay.encode import Encoder
+from relay.events import BrokerUnavailable, DatabaseUnavailable, Event, Observer, PagePublished, ignore
+from relay.lead import Leadership
+from relay.lease import Term
+from relay.publish import Publisher
+from relay.publish.redis import RedisPublisher
+from relay.queries import queries_for
+from relay.read import LeaseLost, Log
+from relay.registry import Registration
+from relay.settings import RelaySettings
+
+# An idle log is looked at ever less often, up to settings.poll_seconds; the first message makes it quick again.
+_POLL_GROWTH = 1.5
+_POLL_FIRST = 0.01
+
+
+class Relay:
+    """`Relay(settings).run()` returns after `stop()` or SIGTERM: batch finished, position advanced, lease released."""
+
+    def __init__(self, settings: RelaySettings, observer: Observer = ignore) -> None:
+        self._settings = settings
+        self._outside = observer
+        self._stop = threading.Event()
+        self._queries = queries_for(settings.schema)
+        self._registration = Registration(settings, self._queries, installed_version())
+        self._leadership = Leadership(settings, self._queries, self._registration, self._observe)
+        self._encoder = Encoder(settings.default_queue)
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def stop_on_signals(self) -> None:
+        """SIGTERM and SIGINT drain and hand over. Call it from the main thread."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.stop())
+
+    def run(self) -> None:
+        publisher = RedisPublisher(self._settings.broker_url, self._settings.broker_timeout)
+        self._leadership.start()
+        try:
+            while not self._stop.is_set():
+                term = self._leadership.wait_for_term(timeout=0.2)
+                if term is not None:
+                    self._serve(term, publisher)
+        finally:
+            self._leadership.stop()
+            publisher.close()
+
+    def _serve(self, term: Term, publisher: Publisher) -> None:
+        """One term. A snapshot held in memory dies with its connection, so a broken connection ends the term."""
+        try:
+            with connect(self._settings.database_url, self._settings.lease_ttl, "work") as connection:
+                identify(connection, self._queries)
+                log = Log(connection, self._queries, term, self._settings.batch_size)
+                self._cycle(term, log, publisher)
+        except LeaseLost:
+            self._leave(term)
+        except (psycopg.Error, Unreachable) as error:
+            self._observe(DatabaseUnavailable(first_line(error)))
+            self._leadership.end(term)
+
+    def _cycle(self, term: Term, log: Log, publisher: Publisher) -> None:
+        cycle = Cycle(
+            log,
+            publisher,
+            self._encoder,
+            term,
+            relay=self._settings.name,
+            holds=self._leadership.holds,
+            stop=self._stop,
+            observer=self._observe,
+        )
+        cycle.resume()
+        pause = 0.0
+        while not self._stop.wait(pause):
+            published = cycle.step()
+            pause = 0.0 if published else min(self._settings.poll_seconds, pause * _POLL_GROWTH or self._first_pause())
+
+    def _first_pause(self) -> float:
+        return self._settings.poll_seconds * _POLL_FIRST
+
+    def _leave(self, term: Term) -> None:
+        # While stopping the term stays, so that the lease thread can release it instead of letting it expire.
+        if not self._stop.is_set():
+            self._leadership.end(term)
+
+    def _observe(self, event: Event) -> None:
+        match event:
+            case PagePublished():
+                self._registration.broker_answered()
+            case BrokerUnavailable() | DatabaseUnavailable():
+                self._registration.failed(event.error)
+            case _:
+                pass
+        self._outside(event)
+
+
+def installed_version() -> str:
+    try:
+        return version("celery-outbox-relay")
+    except PackageNotFoundError:
+        return "unknown"

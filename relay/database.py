@@ -1,0 +1,89 @@
+"""The relay's connections to PostgreSQL: how they are made, and what is checked before one is used."""
+
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+import psycopg
+
+from outbox.errors import ConfigurationError, SchemaMismatch, Unreachable
+from outbox.migrations import REVISION
+from relay.queries import Queries
+
+Database: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
+
+
+def libpq_url(url: str) -> str:
+    """The URL as libpq wants it; SQLAlchemy's `postgresql+psycopg://` is accepted too."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in _SCHEMES:
+        raise ConfigurationError(
+            "the database URL does not start with postgresql:// ; give OUTBOX_DATABASE_URL="
+            "postgresql://user@host:5432/name (PostgreSQL is the only database supported)"
+        )
+    return "postgresql://" + rest
+
+
+def shown_url(url: str) -> str:
+    """A URL fit for a screen: host, port and path, never user, password or options."""
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+        return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
+    except ValueError:
+        return "(malformed URL)"
+
+
+def connect(url: str, ttl: float, label: str) -> Database:
+    """An autocommit connection that notices a dead peer and can never sit in a transaction for longer than a lease."""
+    seconds = max(1, round(ttl))
+    try:
+        connection: Database = psycopg.connect(
+            libpq_url(url),
+            autocommit=True,
+            connect_timeout=seconds,
+            keepalives_idle=seconds,
+            keepalives_interval=1,
+            keepalives_count=3,
+            tcp_user_timeout=seconds * 1000,
+            application_name=f"outbox {label}"[:63],
+            options=f"-c idle_in_transaction_session_timeout={seconds * 1000} -c statement_timeout=60000",
+        )
+        _require_durable_commits(connection)
+    except psycopg.OperationalError as error:
+        raise Unreachable(f"PostgreSQL at {shown_url(url)} does not answer: {first_line(error)}") from None
+    return connection
+
+
+def _require_durable_commits(connection: Database) -> None:
+    """A window must be on disk before it is published; a server or role default of off would break that."""
+    connection.execute(
+        "SELECT set_config('synchronous_commit', 'on', false)"
+        " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+    )
+
+
+def identify(connection: Database, queries: Queries) -> None:
+    """Refuse a database that is not migrated, is read-only, or is not the cluster whose snapshots we hold."""
+    try:
+        row = connection.execute(queries.identify).fetchone()
+    except (psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        raise SchemaMismatch('the outbox tables are missing in this database; run "outbox migrate"') from None
+    if row is None:
+        raise SchemaMismatch('outbox_leader has no row; it was emptied by hand, run "outbox migrate" on a new schema')
+    same_cluster, revision, in_recovery = row
+    if in_recovery:
+        raise SchemaMismatch("this PostgreSQL is a read-only standby; give the address of the primary")
+    if revision != REVISION:
+        fix = 'run "outbox migrate"' if revision < REVISION else "upgrade celery-outbox-relay"
+        raise SchemaMismatch(f"the database has schema revision {revision}, this program needs {REVISION}; {fix}")
+    if not same_cluster:
+        raise SchemaMismatch(
+            "this database was moved here from another cluster (its system identifier differs), so the stored position"
+            " means nothing here; stop all relays and set the position anew before publishing"
+        )
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

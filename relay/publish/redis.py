@@ -1,0 +1,65 @@
+"""Publish to Redis or Valkey: variadic LPUSH of ready bytes, as kombu's own producer would, many at a time."""
+
+from collections.abc import Iterator, Sequence
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from outbox.errors import ConfigurationError
+from relay.encode import Encoded
+from relay.publish import BrokerOutage
+
+# Commands over about 1 MB fall off a cliff (measured: 834k/s at 500 messages, 243k/s at 5000).
+_MOST_MESSAGES = 500
+_MOST_BYTES = 1_000_000
+
+
+class RedisPublisher:
+    def __init__(self, url: str, timeout: float) -> None:
+        # kombu accepts valkey:// as another name of redis://; redis-py does not.
+        plain = url.replace("valkeys://", "rediss://", 1).replace("valkey://", "redis://", 1)
+        try:
+            self._client = redis.Redis.from_url(
+                plain,
+                socket_timeout=timeout,
+                socket_connect_timeout=timeout,
+                socket_keepalive=True,
+                # Retries belong to the relay: it must know that a batch may have arrived twice.
+                retry=Retry(NoBackoff(), 0),
+            )
+        except ValueError as error:
+            raise ConfigurationError(f"OUTBOX_BROKER_URL is malformed: {error}") from None
+
+    def publish(self, batch: Sequence[Encoded]) -> None:
+        try:
+            with self._client.pipeline(transaction=False) as pipeline:
+                for destination, payloads in chunks(batch):
+                    pipeline.lpush(destination, *payloads)
+                pipeline.execute()
+        except redis.RedisError as error:
+            raise BrokerOutage(f"{type(error).__name__}: {error}") from error
+
+    def ping(self) -> None:
+        try:
+            self._client.ping()
+        except redis.RedisError as error:
+            raise BrokerOutage(f"{type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def chunks(batch: Sequence[Encoded]) -> Iterator[tuple[str, list[bytes]]]:
+    """Runs of messages for one list, in order, each small enough for one command."""
+    destination, payloads, size = "", list[bytes](), 0
+    for message in batch:
+        full = len(payloads) >= _MOST_MESSAGES or size + len(message.payload) > _MOST_BYTES
+        if payloads and (full or message.destination != destination):
+            yield destination, payloads
+            payloads, size = [], 0
+        destination = message.destination
+        payloads.append(message.payload)
+        size += len(message.payload)
+    if payloads:
+        yield destination, payloads

@@ -1,0 +1,59 @@
+"""Windows: how the log is read without losing a late commit. Pure; the SQL is in queries.py.
+
+A window is what committed between two snapshots of the database, `prev` and `next`: rows whose transaction is not
+visible in `prev` and is visible in `next`. Each committed transaction is in exactly one window, however late it
+commits and whatever its ids are: that is why there is no cursor over ids here, which would skip late committers.
+Inside a window the order is `seq`. A transaction that inserted after another one had committed is in a later
+window, or in the same one with a higher seq; transaction ids promise nothing of the kind.
+
+Position = (prev, next, last_seq): every row of the window up to last_seq has been accepted by the broker.
+
+    closed ──open (durable)──▶ open ──publish, advance last_seq──▶ open … ──turn (durable)──▶ open
+       ▲                                                            └──close──▶ closed
+
+`open` and `turn` are committed durably before the first publish: PostgreSQL flushes its log in order, so every row
+that is published has reached the disk too, even if its writer committed asynchronously. `advance` and `close` may be
+lost in a crash; then some messages are published again, and their consumers have the receipts.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An open window and how far it has been published."""
+
+    number: int
+    prev: str
+    next: str
+    last_seq: int
+    rows: int
+    """Rows counted when it was opened or resumed, at most one more than a page holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A stretch of a window: seq in (low, high], and the transaction ids that can occur in it."""
+
+    low: int
+    high: int
+    first_xid: str
+    last_xid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A row of the page plan: highest seq, and the range of fresh transaction ids (None: late rows only)."""
+
+    high: int
+    first_xid: str | None
+    last_xid: str | None
+
+
+def pages(last_seq: int, plan: Sequence[Bounds]) -> Iterator[Page]:
+    """Chain the plan into pages. No fresh row on a page: an empty xid range, only late rows are read."""
+    low = last_seq
+    for bounds in plan:
+        yield Page(low, bounds.high, bounds.first_xid or "1", bounds.last_xid or "0")
+        low = bounds.high
