@@ -1,0 +1,85 @@
+"""`@consumer`: a Celery task around a handler, so that each message takes effect exactly once."""
+
+import random
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from celery import Celery, Task
+from celery.exceptions import Ignore, Reject
+from celery.utils.log import get_task_logger
+from sqlalchemy.orm import Session
+
+from consumers.delivery import Delivery, read_delivery
+from consumers.inbox import Inbox, intact
+from consumers.outcome import Applied, Conflict, Duplicate, Failed, InProgress, Outcome, Unavailable
+from consumers.registry import register_at_worker_start
+from outbox.errors import ConfigurationError
+from outbox.message import Message
+
+logger = get_task_logger("outbox.consumers")
+HandlerFunction = TypeVar("HandlerFunction", bound=Callable[..., object])
+
+_FIRST_RETRY_SECONDS = 1.0
+_LONGEST_RETRY_SECONDS = 3600.0
+# A requeued message comes back at once: without a pause the worker would spin for as long as the outage lasts.
+_OUTAGE_PAUSE_SECONDS = 1.0
+
+
+def consumer(app: Celery, inbox: Inbox, *, name: str) -> Callable[[HandlerFunction], Task[Any, Any]]:
+    """Register `handler(session, delivery, *args, **kwargs)` as the Celery task `name`."""
+    Message(name)  # the same rules for names as on the writer's side
+    if name in app.tasks:
+        raise ConfigurationError(f"two consumers are named {name!a}: each task name has one handler; rename one")
+
+    def decorate(handler: HandlerFunction) -> Task[Any, Any]:
+        def body(task: Task[Any, Any], /, *args: object, **kwargs: object) -> object:
+            delivery = read_delivery(task.request.id, name, task.request.headers)
+            if not intact(delivery, args, kwargs):
+                return _settle(task, inbox, delivery, Conflict())
+
+            def run(session: Session) -> object:
+                return handler(session, delivery, *args, **kwargs)
+
+            return _settle(task, inbox, delivery, inbox.run(delivery, run))
+
+        register_at_worker_start(inbox, name)
+        # Acknowledged only after the commit; a killed child gives its message back.
+        return app.task(name=name, bind=True, acks_late=True, reject_on_worker_lost=True, typing=False)(body)
+
+    return decorate
+
+
+def _settle(task: Task[Any, Any], inbox: Inbox, delivery: Delivery, outcome: Outcome) -> object:
+    """What Celery is told. Returning or Ignore acknowledges; by then everything that must survive is committed."""
+    match outcome:
+        case Applied(result):
+            return result
+        case Duplicate(status):
+            logger.info("duplicate of %s absorbed: already %s", delivery.id, status)
+        case InProgress():
+            logger.info("%s is being run by another worker", delivery.id)
+            if not delivery.from_outbox:
+                raise task.retry(countdown=30, max_retries=None)
+            inbox.schedule_check(delivery)
+        case Conflict():
+            logger.error("%s arrived with other arguments than were written; refused", delivery.id)
+        case Unavailable(error):
+            # Nothing was decided, so nothing is counted: the broker keeps the message until the database is back.
+            logger.warning("the database is away (%s); %s goes back to the queue", type(error).__name__, delivery.id)
+            time.sleep(_OUTAGE_PAUSE_SECONDS)
+            raise Reject(requeue=True)
+        case Failed(error):
+            logger.warning("%s failed (%s), attempt %d", delivery.id, type(error).__name__, delivery.attempt + 1)
+            if not delivery.from_outbox:
+                raise task.retry(exc=error, countdown=_backoff(task.request.retries), max_retries=None)
+            inbox.schedule_retry(delivery, error, timedelta(seconds=_backoff(delivery.attempt)))
+    # Not an overwritten result: whatever the first run stored stays.
+    raise Ignore
+
+
+def _backoff(attempt: int) -> float:
+    """Exponential with full jitter on the upper half, so that a herd that failed together does not return together."""
+    longest = min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0 ** min(attempt, 20))
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311
