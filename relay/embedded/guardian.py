@@ -18,8 +18,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 _GRACE = 3.0  # a PostgreSQL told to quit is gone in a few ms; after this SIGKILL follows
@@ -31,11 +32,12 @@ class _Entry:
     pid: int
     parent: int
     session: int
+    state: str
 
 
 def family(pid: int) -> list[int]:
     """The living processes that descend from `pid` or are in the session it leads, `pid` itself first."""
-    entries = list(_processes())
+    entries = _living()
     found = {entry.pid for entry in entries if pid in (entry.pid, entry.session)}
     grown = True
     while grown:
@@ -43,6 +45,12 @@ def family(pid: int) -> list[int]:
         found |= more
         grown = bool(more)
     return sorted(found, key=lambda each: (each != pid, each))
+
+
+def living(pids: Iterable[int]) -> list[int]:
+    """Those that still run; one that only waits to be reaped does not."""
+    wanted = set(pids)
+    return [entry.pid for entry in _living() if entry.pid in wanted]
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:
@@ -53,17 +61,41 @@ def signal_all(pids: Iterable[int], number: int) -> None:
 
 
 def freeze_family(pid: int) -> list[int]:
-    """Stop `pid` and all it started; repeated until no new child appears, as a running parent may still fork."""
+    """Stop `pid` and all it started, and return when they stand still.
+
+    Repeated until no new child appears, as a parent may fork until the signal reaches it.
+    """
     stopped: list[int] = []
     while fresh := [each for each in family(pid) if each not in stopped]:
         signal_all(fresh, signal.SIGSTOP)
         stopped += fresh
+    _poll(lambda: all(entry.state in "Tt" for entry in _living() if entry.pid in stopped))
     return stopped
 
 
 def kill_family(pid: int) -> None:
-    """SIGKILL `pid` and all it started. Frozen first: a child whose parent dies is no longer known as its child."""
-    signal_all(freeze_family(pid), signal.SIGKILL)
+    """SIGKILL `pid` and all it started, and return when they are dead.
+
+    Frozen first: a child whose parent dies is no longer known as its child.
+    """
+    doomed = freeze_family(pid)
+    signal_all(doomed, signal.SIGKILL)
+    _poll(lambda: not living(doomed))
+
+
+def _poll(condition: Callable[[], bool], seconds: float = _GRACE) -> bool:
+    end = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < end:
+        time.sleep(0.002)
+    return met
+
+
+def _gone(pid: int) -> bool:
+    return not family(pid)
+
+
+def _living() -> list[_Entry]:
+    return [entry for entry in _processes() if entry.state not in "ZX"]
 
 
 def _processes() -> Iterable[_Entry]:
@@ -78,16 +110,14 @@ def _processes() -> Iterable[_Entry]:
                 state, parent, _group, session, *_ = file.read().rpartition(")")[2].split()
         except OSError:
             continue  # it ended while we looked
-        if state not in "ZX":
-            yield _Entry(int(name), int(parent), int(session))
+        yield _Entry(int(name), int(parent), int(session), state)
 
 
 def _processes_from_ps() -> Iterable[_Entry]:
     command = ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="]
     for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
         pid, parent, group, state = line.split()[:4]
-        if not state.startswith("Z"):
-            yield _Entry(int(pid), int(parent), int(group))
+        yield _Entry(int(pid), int(parent), int(group), state[0])
 
 
 class Guardian:
@@ -151,17 +181,10 @@ class _Watch:
                 signal_all([pid], number)
         for pid, number in self.signals.items():
             if number != signal.SIGKILL:
-                _wait_gone(pid, _GRACE)
+                _poll(partial(_gone, pid))
             kill_family(pid)
-            _wait_gone(pid, _GRACE)
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wait_gone(pid: int, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while family(pid) and time.monotonic() < end:
-        time.sleep(0.01)
 
 
 def main(parent: int) -> None:
