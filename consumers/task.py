@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_task_logger
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from consumers.delivery import Delivery, read_delivery
@@ -42,7 +43,12 @@ def consumer(app: Celery, inbox: Inbox, *, name: str) -> Callable[[HandlerFuncti
             def run(session: Session) -> object:
                 return handler(session, delivery, *args, **kwargs)
 
-            return _settle(task, inbox, delivery, inbox.run(delivery, run))
+            outcome = inbox.run(delivery, run)
+            try:
+                return _settle(task, inbox, delivery, outcome)
+            except DBAPIError as error:
+                # Celery acknowledges a task that raises; what could not be written down must stay with the broker.
+                return _settle(task, inbox, delivery, Unavailable(error))
 
         register_at_worker_start(inbox, name)
         # Acknowledged only after the commit; a killed child gives its message back.

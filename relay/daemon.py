@@ -2,27 +2,32 @@
 
 import signal
 import threading
+import time
 from importlib.metadata import PackageNotFoundError, version
 
 import psycopg
 
 from outbox.errors import Unreachable
 from relay.cycle import Cycle
-from relay.database import connect, first_line, identify
+from relay.database import Database, connect, first_line, identify
+from relay.due import Due
 from relay.encode import Encoder
 from relay.events import BrokerUnavailable, DatabaseUnavailable, Event, Observer, PagePublished, ignore
 from relay.lead import Leadership
 from relay.lease import Term
 from relay.publish import Publisher
 from relay.publish.redis import RedisPublisher
+from relay.publishing import Publishing
 from relay.queries import queries_for
 from relay.read import LeaseLost, Log
+from relay.reconcile import Reconcile
 from relay.registry import Registration
 from relay.settings import RelaySettings
 
 # An idle log is looked at ever less often, up to settings.poll_seconds; the first message makes it quick again.
 _POLL_GROWTH = 1.5
 _POLL_FIRST = 0.01
+_DUE_SECONDS = 0.2
 
 
 class Relay:
@@ -62,17 +67,15 @@ class Relay:
         try:
             with connect(self._settings.database_url, self._settings.lease_ttl, "work") as connection:
                 identify(connection, self._queries)
-                log = Log(connection, self._queries, term, self._settings.batch_size)
-                self._cycle(term, log, publisher)
+                self._work(term, connection, publisher)
         except LeaseLost:
             self._leave(term)
         except (psycopg.Error, Unreachable) as error:
             self._observe(DatabaseUnavailable(first_line(error)))
             self._leadership.end(term)
 
-    def _cycle(self, term: Term, log: Log, publisher: Publisher) -> None:
-        cycle = Cycle(
-            log,
+    def _work(self, term: Term, connection: Database, publisher: Publisher) -> None:
+        publishing = Publishing(
             publisher,
             self._encoder,
             term,
@@ -81,14 +84,25 @@ class Relay:
             stop=self._stop,
             observer=self._observe,
         )
+        size = self._settings.batch_size
+        log = Log(connection, self._queries, term, size)
+        cycle = Cycle(log, publishing)
+        due = Due(connection, self._queries, log, publishing, size)
+        reconcile = Reconcile(connection, self._queries, log, term, self._observe)
         cycle.resume()
         pause = 0.0
+        look_at_due = 0.0
         while not self._stop.wait(pause):
             published = cycle.step()
-            pause = 0.0 if published else min(self._settings.poll_seconds, pause * _POLL_GROWTH or self._first_pause())
+            if time.monotonic() >= look_at_due:
+                published += due.step()
+                reconcile.step()
+                look_at_due = time.monotonic() + _DUE_SECONDS
+            pause = 0.0 if published else self._longer(pause)
 
-    def _first_pause(self) -> float:
-        return self._settings.poll_seconds * _POLL_FIRST
+    def _longer(self, pause: float) -> float:
+        longest = self._settings.poll_seconds
+        return min(longest, pause * _POLL_GROWTH or longest * _POLL_FIRST)
 
     def _leave(self, term: Term) -> None:
         # While stopping the term stays, so that the lease thread can release it instead of letting it expire.

@@ -50,6 +50,13 @@ class PositionAdvanced:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingPlanned:
+    """Published a receipt timeout ago, but no receipt: they will be published again."""
+
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerUnavailable:
     error: str
     attempt: int
@@ -73,6 +80,7 @@ Event: TypeAlias = (
     | PageRead
     | PagePublished
     | PositionAdvanced
+    | MissingPlanned
     | BrokerUnavailable
     | BrokerRecovered
     | DatabaseUnavailable

@@ -112,6 +112,56 @@ UNION ALL
 SELECT {_COLUMNS} FROM {{schema}}.outbox_message m WHERE NOT m.held
     AND m.xid = ANY({_LATE}) AND m.seq > %(low)s AND m.seq <= %(high)s
 ORDER BY 2""",
+    # What the consumers asked for becomes a plan. The lock on the leader row is the fence: whoever takes the lease
+    # must update that row, and waits until this statement has committed.
+    "collect": """\
+WITH fence AS MATERIALIZED (SELECT FROM {schema}.outbox_leader p WHERE {fence} FOR NO KEY UPDATE),
+taken AS (
+    DELETE FROM {schema}.inbox_retry r WHERE EXISTS (SELECT FROM fence) AND (r.message_id, r.consumer, r.kind) IN (
+        SELECT d.message_id, d.consumer, d.kind FROM {schema}.inbox_retry d
+        WHERE d.due_at <= clock_timestamp() AND d.kind IN ('failure', 'check', 'early') ORDER BY d.due_at LIMIT 1000)
+    RETURNING r.message_id, r.attempt)
+INSERT INTO {schema}.outbox_due AS d (message_id, due_at, attempt, publication, reason)
+SELECT message_id, clock_timestamp(), max(attempt), 1, 'retry' FROM taken GROUP BY message_id
+ON CONFLICT (message_id) DO UPDATE
+    SET due_at = least(d.due_at, excluded.due_at), attempt = greatest(d.attempt, excluded.attempt)""",
+    # A plan whose message has a receipt needs no publication, only forgetting: asked here, last before publishing.
+    "due": f"""\
+SELECT {_COLUMNS}, d.publication, d.attempt, c.task IS NOT NULL,
+    EXISTS (SELECT FROM {{schema}}.inbox_receipt r WHERE r.message_id = m.id AND r.consumer = m.task)
+FROM {{schema}}.outbox_due d JOIN {{schema}}.outbox_message m ON m.id = d.message_id
+    LEFT JOIN {{schema}}.inbox_consumer c ON c.task = m.task
+WHERE d.due_at <= clock_timestamp() ORDER BY d.due_at LIMIT %(page)s""",
+    # A plan is kept until the receipt exists, each time twice as far ahead: published is not delivered.
+    "settle": """\
+WITH fence AS MATERIALIZED (SELECT FROM {schema}.outbox_leader p WHERE {fence} FOR NO KEY UPDATE),
+forgotten AS (
+    DELETE FROM {schema}.outbox_due d WHERE EXISTS (SELECT FROM fence) AND d.message_id = ANY(%(finished)s::uuid[])
+    RETURNING 1),
+kept AS (UPDATE {schema}.outbox_due d SET publication = d.publication + 1,
+        due_at = clock_timestamp() + least(c.receipt_timeout * 2 ^ least(d.publication, 10), interval '1 hour')
+    FROM {schema}.outbox_message m JOIN {schema}.inbox_consumer c ON c.task = m.task
+    WHERE EXISTS (SELECT FROM fence) AND d.message_id = m.id AND d.message_id = ANY(%(published)s::uuid[]) RETURNING 1)
+SELECT count(*) FROM fence""",
+    "receipt_timeout": "SELECT extract(epoch FROM min(receipt_timeout))::float8 FROM {schema}.inbox_consumer",
+    # Everything between the reconciled snapshot and this older position, once: what has no receipt is planned.
+    "sweep": """\
+WITH fence AS MATERIALIZED (SELECT p.reconciled FROM {schema}.outbox_leader p WHERE {fence} FOR NO KEY UPDATE),
+published AS (
+    SELECT m.id, m.task FROM fence f, {schema}.outbox_message m WHERE NOT m.held
+        AND m.xid >= pg_snapshot_xmax(f.reconciled) AND m.xid < pg_snapshot_xmax(%(upto)s::pg_snapshot)
+        AND pg_visible_in_snapshot(m.xid, %(upto)s::pg_snapshot)
+    UNION ALL
+    SELECT m.id, m.task FROM fence f, pg_snapshot_xip(f.reconciled) x JOIN {schema}.outbox_message m ON m.xid = x
+    WHERE NOT m.held AND pg_visible_in_snapshot(x, %(upto)s::pg_snapshot)),
+planned AS (
+    INSERT INTO {schema}.outbox_due (message_id, due_at, publication, reason)
+    SELECT m.id, clock_timestamp() + greatest(c.receipt_timeout - %(age)s, interval '0'), 1, 'redelivery'
+    FROM published m JOIN {schema}.inbox_consumer c ON c.task = m.task
+    WHERE NOT EXISTS (SELECT FROM {schema}.inbox_receipt r WHERE r.message_id = m.id AND r.consumer = m.task)
+    ON CONFLICT (message_id) DO NOTHING RETURNING 1)
+UPDATE {schema}.outbox_leader p SET reconciled = %(upto)s::pg_snapshot FROM fence WHERE {fence}
+RETURNING (SELECT count(*) FROM planned)""",
     "seen": """\
 INSERT INTO {schema}.outbox_relay AS r (holder, name, version, broker_ok_at, last_error)
 VALUES (%(holder)s, %(name)s, %(version)s, CASE WHEN %(broker_ok)s THEN clock_timestamp() END, %(last_error)s)
@@ -119,6 +169,35 @@ ON CONFLICT (holder) DO UPDATE SET seen_at = clock_timestamp(), last_error = exc
     broker_ok_at = coalesce(excluded.broker_ok_at, r.broker_ok_at)""",
     "gone": """\
 DELETE FROM {schema}.outbox_relay WHERE holder = %(holder)s OR seen_at < clock_timestamp() - interval '1 day'""",
+}
+
+# Published means visible in prev, or visible in next up to last_seq. Bounded: status must be cheap on a huge backlog.
+_BACKLOG = """\
+SELECT count(*), extract(epoch FROM clock_timestamp() - min(created_at))::float8 FROM (
+    SELECT m.created_at FROM {schema}.outbox_message m, {schema}.outbox_leader p
+    WHERE NOT m.held AND m.xid >= pg_snapshot_xmin(p.prev) AND m.seq > p.base_seq
+      AND NOT pg_visible_in_snapshot(m.xid, p.prev)
+      AND NOT (p.next IS NOT NULL AND m.seq <= p.last_seq AND pg_visible_in_snapshot(m.xid, p.next))
+    LIMIT %(most)s) waiting"""
+
+STATUS_STATEMENTS: dict[str, LiteralString] = {
+    "leader": """\
+SELECT p.epoch, p.holder::text, coalesce(r.name, 'unknown'), p.expires_at > clock_timestamp(), p.window_no
+FROM {schema}.outbox_leader p LEFT JOIN {schema}.outbox_relay r USING (holder)""",
+    "relays": """\
+SELECT holder::text, name, version, extract(epoch FROM clock_timestamp() - seen_at)::float8,
+    extract(epoch FROM clock_timestamp() - broker_ok_at)::float8, last_error
+FROM {schema}.outbox_relay ORDER BY started_at""",
+    "backlog": _BACKLOG,
+    "due": """\
+SELECT reason, count(*), count(*) FILTER (WHERE due_at <= clock_timestamp())
+FROM {schema}.outbox_due GROUP BY reason ORDER BY reason""",
+    # The BRIN index on applied_at makes this a look at the newest blocks only.
+    "receipts": """\
+SELECT status, count(*) FROM {schema}.inbox_receipt
+WHERE applied_at > clock_timestamp() - interval '1 minute' GROUP BY status ORDER BY status""",
+    "consumers": """\
+SELECT task, extract(epoch FROM clock_timestamp() - last_seen)::float8 FROM {schema}.inbox_consumer ORDER BY task""",
 }
 
 
@@ -141,14 +220,39 @@ class Queries:
     advance_at: bytes
     plan: bytes
     page: bytes
+    collect: bytes
+    due: bytes
+    settle: bytes
+    receipt_timeout: bytes
+    sweep: bytes
     seen: bytes
     gone: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StatusQueries:
+    """What `outbox status` asks."""
+
+    leader: bytes
+    relays: bytes
+    backlog: bytes
+    due: bytes
+    receipts: bytes
+    consumers: bytes
+
+
+def status_queries_for(schema: str) -> StatusQueries:
+    return StatusQueries(**{name: _rendered(text, schema) for name, text in STATUS_STATEMENTS.items()})
 
 
 def queries_for(schema: str) -> Queries:
     def render(name: str) -> bytes:
         at: LiteralString = "p.ctid = %(ctid)s::tid AND" if name.endswith("_at") else ""
         text = STATEMENTS[name.removesuffix("_at")].replace("{fence}", FENCE).replace("{at}", at)
-        return sql.SQL(text).format(schema=sql.Identifier(schema)).as_bytes(None)
+        return _rendered(text, schema)
 
     return Queries(**{field.name: render(field.name) for field in fields(Queries)})
+
+
+def _rendered(text: LiteralString, schema: str) -> bytes:
+    return sql.SQL(text).format(schema=sql.Identifier(schema)).as_bytes(None)

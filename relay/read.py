@@ -45,6 +45,9 @@ class Log:
         self._page_size = page_size
         self._ctid: str | None = None
         self._clock = (datetime.max.replace(tzinfo=UTC), 0.0)
+        self.window_number = 0
+        self.published = ""
+        """The snapshot up to which everything is with the broker."""
 
     def now(self) -> datetime:
         """The database clock: its value at the last answer plus what has passed here since."""
@@ -70,6 +73,7 @@ class Log:
 
     def close(self, window: Window) -> None:
         self._moved(self._write(self._queries.close_at, self._queries.close, window_no=window.number))
+        self.published = window.next
 
     def advance(self, window: Window, last_seq: int) -> None:
         """Everything up to `last_seq` is with the broker."""
@@ -124,4 +128,5 @@ class Log:
     def _window(self, row: tuple[Any, ...]) -> Window | None:
         self._ctid, number, prev, following, last_seq, rows, now = row
         self._clock = (now, time.monotonic())
+        self.window_number, self.published = number, prev
         return None if following is None else Window(number, prev, following, last_seq, rows)

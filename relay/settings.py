@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID, uuid4
 
 from outbox.errors import ConfigurationError
@@ -68,15 +69,17 @@ class RelaySettings:
             raise ConfigurationError("name (OUTBOX_RELAY_NAME) must be 1 to 100 printable characters")
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: str | float | int) -> "RelaySettings":
-        """Settings from OUTBOX_* variables; `overrides` (command-line options) win."""
-        values: dict[str, str | float | int] = {**read_environment(os.environ if environ is None else environ)}
-        values |= overrides
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, overrides: Mapping[str, str] | None = None
+    ) -> "RelaySettings":
+        """Settings from OUTBOX_* variables; `overrides` (command-line options, by setting) win."""
+        values = {**read_environment(os.environ if environ is None else environ), **(overrides or {})}
         for variable in ("OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL"):
             if not values.get(VARIABLES[variable]):
                 example = "postgresql://user@host/name" if "DATABASE" in variable else "redis://host:6379/0"
                 raise ConfigurationError(f"{variable} is not set; the relay needs it, for example {variable}={example}")
-        return cls(**{name: _converted(name, value) for name, value in values.items()})  # type: ignore[arg-type]
+        converted: dict[str, Any] = {name: _converted(name, value) for name, value in values.items()}
+        return cls(**converted)
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -93,14 +96,14 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _converted(name: str, value: str | float | int) -> str | float | int:
+def _converted(name: str, value: str) -> str | float | int:
     kinds: dict[str, type[int] | type[float]] = {
         "lease_ttl": float,
         "batch_size": int,
         "poll_seconds": float,
         "broker_timeout": float,
     }
-    if name not in kinds or not isinstance(value, str):
+    if name not in kinds:
         return value
     try:
         return kinds[name](value)

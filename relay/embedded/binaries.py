@@ -46,7 +46,7 @@ class PostgresBinaries:
 
     def copied_to(self, target: Path, account: Account) -> "PostgresBinaries":
         """A copy that `account` can run, for an installation below a folder it may not enter."""
-        _copy(self.base, self.parts, target, account)
+        copy_parts(self.base, self.parts, target, account)
         return replace(
             self,
             folder=target / self.folder.relative_to(self.base),
@@ -65,7 +65,7 @@ class ValkeyBinary:
 
     def copied_to(self, target: Path, account: Account) -> "ValkeyBinary":
         """A copy that `account` can run, for a program below a folder it may not enter."""
-        _copy(self.path.parent, (self.path.name,), target, account)
+        copy_parts(self.path.parent, (self.path.name,), target, account)
         return replace(self, path=target / self.path.name)
 
 
@@ -208,7 +208,8 @@ def runnable(program: Path, account: Account, env: Mapping[str, str] | None = No
     return said.returncode == 0
 
 
-def _copy(base: Path, parts: tuple[str, ...], target: Path, account: Account) -> None:
+def copy_parts(base: Path, parts: tuple[str, ...], target: Path, account: Account) -> None:
+    """Copy these parts of a folder, under the same relative names, and give all of it to the account."""
     for part in parts:
         (target / part).parent.mkdir(parents=True, exist_ok=True)
         if (base / part).is_dir():

@@ -1,0 +1,5 @@
+"""`python -m relay` is the command line `outbox`."""
+
+from relay.cli import main
+
+main()

@@ -1,0 +1,86 @@
+"""Publish a batch during one term: encode, hand over, and outlast a broker that is away.
+
+An outage costs no message an attempt, however long it lasts. While it lasts the relay keeps its lease (that is
+another thread's work) and tries again with growing, jittered pauses.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from tenacity import RetryCallState, RetryError, Retrying, retry_if_exception_type, wait_exponential_jitter
+from tenacity.nap import sleep_using_event
+
+from relay.encode import Encoder, Stamp
+from relay.events import BrokerRecovered, BrokerUnavailable, Observer, PagePublished
+from relay.lease import Term
+from relay.publish import BrokerOutage, Publisher
+from relay.read import LeaseLost, Row
+
+
+class Copy(NamedTuple):
+    """One publication of a message: which copy it is, and how many runs have failed before."""
+
+    row: Row
+    publication: int = 0
+    attempt: int = 0
+
+
+class Publishing:
+    """What publishing needs to know of the term it happens in."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        encoder: Encoder,
+        term: Term,
+        *,
+        relay: str,
+        holds: Callable[[Term], bool],
+        stop: threading.Event,
+        observer: Observer,
+    ) -> None:
+        self.term = term
+        self.stop = stop
+        self.observer = observer
+        self._publisher = publisher
+        self._encoder = encoder
+        self._relay = relay
+        self._holds = holds
+
+    def require_trust(self) -> None:
+        """Before anything is published: a relay that may have been replaced must be silent."""
+        if not self._holds(self.term):
+            raise LeaseLost
+
+    def publish(self, copies: Sequence[Copy], window: int, now: Callable[[], datetime]) -> None:
+        """Returns when the broker has accepted all of them; raises LeaseLost when the term or the process ends."""
+        started = time.monotonic()
+        retrying = Retrying(
+            retry=retry_if_exception_type(BrokerOutage),
+            wait=wait_exponential_jitter(multiplier=0.1, max=5.0, jitter=0.2),
+            stop=lambda _: self.stop.is_set() or not self._holds(self.term),
+            sleep=sleep_using_event(self.stop),
+            before_sleep=self._report_outage,
+        )
+        try:
+            for attempt in retrying:
+                with attempt:
+                    self._publish_once(copies, window, now)
+        except RetryError:
+            raise LeaseLost from None
+        if retrying.statistics["attempt_number"] > 1:
+            self.observer(BrokerRecovered(retrying.statistics["attempt_number"]))
+        self.observer(PagePublished(len(copies), time.monotonic() - started))
+
+    def _publish_once(self, copies: Sequence[Copy], window: int, now: Callable[[], datetime]) -> None:
+        self.require_trust()
+        # Encoded anew each time: after a long outage the time of publication must not be that of the first try.
+        stamp = Stamp(now(), self.term.epoch, window, self._relay)
+        self._publisher.publish([self._encoder.encode(row, stamp, number, tries) for row, number, tries in copies])
+
+    def _report_outage(self, state: RetryCallState) -> None:
+        error = state.outcome and state.outcome.exception()
+        self.observer(BrokerUnavailable(str(error), state.attempt_number))
