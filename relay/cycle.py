@@ -5,8 +5,9 @@ the two repeats the page; the other order would lose it. Before each publish the
 """
 
 from relay.events import PageRead, PositionAdvanced, WindowOpened
+from relay.lease import LeaseLost
 from relay.publishing import Copy, Publishing
-from relay.read import LeaseLost, Log
+from relay.read import Log
 from relay.window import Window
 
 

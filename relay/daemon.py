@@ -14,12 +14,12 @@ from relay.due import Due
 from relay.encode import Encoder
 from relay.events import BrokerUnavailable, DatabaseUnavailable, Event, Observer, PagePublished, ignore
 from relay.lead import Leadership
-from relay.lease import Term
+from relay.lease import LeaseLost, Term
 from relay.publish import Publisher
 from relay.publish.redis import RedisPublisher
 from relay.publishing import Publishing
 from relay.queries import queries_for
-from relay.read import LeaseLost, Log
+from relay.read import Log
 from relay.reconcile import Reconcile
 from relay.registry import Registration
 from relay.settings import RelaySettings

@@ -7,9 +7,11 @@ broker loses is followed by another one, and a message is forgotten by nothing b
 from typing import Any
 
 from relay.database import Database
+from relay.lease import LeaseLost
 from relay.publishing import Copy, Publishing
 from relay.queries import Queries
-from relay.read import LeaseLost, Log, Row
+from relay.read import Log
+from relay.window import Row
 
 _COLUMNS = len(Row._fields)
 

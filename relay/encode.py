@@ -11,7 +11,7 @@ from base64 import b64encode
 from dataclasses import dataclass
 from datetime import datetime
 
-from relay.read import Row
+from relay.window import Row
 
 _EMBED = b', {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 # kombu reads one list per step and no other: a message in the list of priority 5 would wait for ever.

@@ -9,6 +9,10 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 
+class LeaseLost(Exception):
+    """A fenced statement touched no row, or trust ran out: the term is over. Not an error; stop quietly."""
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """One relay's view of one lease."""

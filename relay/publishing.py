@@ -15,9 +15,9 @@ from tenacity.nap import sleep_using_event
 
 from relay.encode import Encoder, Stamp
 from relay.events import BrokerRecovered, BrokerUnavailable, Observer, PagePublished
-from relay.lease import Term
+from relay.lease import LeaseLost, Term
 from relay.publish import BrokerOutage, Publisher
-from relay.read import LeaseLost, Row
+from relay.window import Row
 
 
 class Copy(NamedTuple):

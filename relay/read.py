@@ -3,36 +3,14 @@
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from relay.database import Database
-from relay.lease import Term
+from relay.lease import LeaseLost, Term
 from relay.queries import Queries
-from relay.window import Bounds, Page, Window, pages
+from relay.window import Bounds, Page, Row, Window, pages
 
 _END_OF_LOG = 2**63 - 1
-
-
-class Row(NamedTuple):
-    """One message as the page query returns it; payloads stay the JSON text that the writer stored."""
-
-    id: str
-    seq: int
-    task: str
-    queue: str | None
-    priority: int | None
-    args: str
-    kwargs: str
-    headers: str
-    body_hash: str | None
-    ordering_key: str | None
-    key_prev: str | None
-    created_at: datetime
-    expires_at: datetime | None
-
-
-class LeaseLost(Exception):
-    """The fenced statement touched no row: another relay leads. Not an error; stop quietly."""
 
 
 class Log:

@@ -15,9 +15,9 @@ from typing import Any
 
 from relay.database import Database
 from relay.events import MissingPlanned, Observer
-from relay.lease import Term
+from relay.lease import LeaseLost, Term
 from relay.queries import Queries
-from relay.read import LeaseLost, Log
+from relay.read import Log
 
 _EVERY_SECONDS = 1.0
 

@@ -18,6 +18,8 @@ lost in a crash; then some messages are published again, and their consumers hav
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,24 @@ class Window:
     last_seq: int
     rows: int
     """Rows counted when it was opened or resumed, at most one more than a page holds."""
+
+
+class Row(NamedTuple):
+    """One message as the page query returns it; payloads stay the JSON text that the writer stored."""
+
+    id: str
+    seq: int
+    task: str
+    queue: str | None
+    priority: int | None
+    args: str
+    kwargs: str
+    headers: str
+    body_hash: str | None
+    ordering_key: str | None
+    key_prev: str | None
+    created_at: datetime
+    expires_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
