@@ -2,5 +2,7 @@ pytest_plugins = (
     "tests.support.processes",
     "tests.support.postgres",
     "tests.support.valkey",
+    "tests.support.rabbitmq",
+    "tests.support.pgbouncer",
     "tests.support.proxy",
 )

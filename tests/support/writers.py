@@ -1,0 +1,63 @@
+"""Applications under test: transactions that write an intent and a message, some of them rolled back."""
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+from sqlalchemy.orm import sessionmaker
+
+from outbox import Message, Outbox
+from tests.support import ledger
+
+
+class Writer:
+    """Writes through the public surface, as an application would."""
+
+    def __init__(self, database_url: str, seed: int = 0) -> None:
+        self.engine = sa.create_engine(database_url.replace("postgresql://", "postgresql+psycopg://", 1))
+        self._sessions = sessionmaker(self.engine)
+        self._outbox = Outbox()
+        self._random = random.Random(seed)
+
+    def write(self, count: int, *, rollbacks: float = 0.1, pause: float = 0.0, failures: int = 0) -> None:
+        """`count` transactions of one message each; a share of them is rolled back and must leave no trace."""
+        message = Message("ledger.apply", kwargs={"pause": pause, "failures": failures})
+        for _ in range(count):
+            with self._sessions() as session:
+                session.begin()
+                added = self._outbox.add(session, message)
+                ledger.intend(session, added.id)
+                if self._random.random() < rollbacks:
+                    session.rollback()
+                else:
+                    session.commit()
+
+    def add(self, message: Message) -> str:
+        with self._sessions.begin() as session:
+            return str(self._outbox.add(session, message).id)
+
+    @contextmanager
+    def writing(self, *, pause: float = 0.0) -> Iterator[None]:
+        """Keeps writing on a thread of its own until the block is left; lives through a database that is away."""
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.is_set():
+                try:
+                    self.write(5, pause=pause)
+                except sa.exc.OperationalError:
+                    stop.wait(0.05)
+                stop.wait(0.01)
+
+        thread = threading.Thread(target=work, name="writer", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def close(self) -> None:
+        self.engine.dispose()
