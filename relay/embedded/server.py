@@ -85,6 +85,10 @@ class Server(ABC):
         """Start it, or start it again after `stop` or `kill`, and return when it serves clients."""
         if self.running:
             raise EmbeddedError(f"{self.name} is already running on port {self.port}: stop it first.")
+        if self._port is not None and port_taken(self._port):
+            raise EmbeddedError(
+                f"{self.name} cannot listen on port {self._port}: somebody else does; give another port, or none."
+            )
         first = self._folder is None
         try:
             self._open()

@@ -52,7 +52,7 @@ def start(programs: Programs, state: str) -> Owner:
     return Owner(process, [pid for pid in pids if pid != process.pid], [Path(each) for each in folders])
 
 
-@pytest.mark.parametrize("state", ["running", "frozen", "forked"])
+@pytest.mark.parametrize("state", ["frozen", "forked"])
 def test_a_killed_owner_leaves_neither_processes_nor_folders(programs: Programs, state: str) -> None:
     owner = start(programs, state)
     owner.process.kill(children=False)
