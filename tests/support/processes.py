@@ -34,7 +34,7 @@ class Programs:
             [sys.executable, "-u", *arguments],
             name=name,
             log=self.folder / f"{number:02}-{name}.log",
-            env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment, **(env or {})},
+            env={**os.environ, "PYTHONPATH": _search_path(), **self.environment, **(env or {})},
             cwd=cwd or ROOT,
             guardian=self._guardian,
         )
@@ -75,6 +75,10 @@ class Programs:
             process.kill()
             sys.stderr.write(f"--- {process.name}: code {process.code}{process.tail(60)}\n")
         self._guardian.close()
+
+
+def _search_path() -> str:
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def wait_for_line(process: Process, pattern: str, deadline: float = 15.0, since: int = 0) -> re.Match[str]:
