@@ -65,6 +65,9 @@ def _check_payload(args: object, kwargs: object) -> None:
         raise InvalidMessage(f"args must be a list or tuple, not {type(args).__name__}; for one argument write (x,)")
     if not isinstance(kwargs, Mapping):
         raise InvalidMessage(f"kwargs must be a dictionary, not {type(kwargs).__name__}")
+    if "self" in kwargs:
+        # Celery calls every task as run(self, ...), bound or not: such a message could never run.
+        raise InvalidMessage('kwargs: the name "self" is taken by Celery\'s own call of the task; rename the argument')
 
 
 def _check_queue(queue: object) -> None:

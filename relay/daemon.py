@@ -72,7 +72,7 @@ class Relay:
             self._leave(term)
         except (psycopg.Error, Unreachable) as error:
             self._observe(DatabaseUnavailable(first_line(error)))
-            self._leadership.end(term)
+            self._leadership.end(term, "the work connection broke")
 
     def _work(self, term: Term, connection: Database, publisher: Publisher) -> None:
         publishing = Publishing(
@@ -107,7 +107,7 @@ class Relay:
     def _leave(self, term: Term) -> None:
         # While stopping the term stays, so that the lease thread can release it instead of letting it expire.
         if not self._stop.is_set():
-            self._leadership.end(term)
+            self._leadership.end(term, "another relay has taken the lease, or it could not be renewed in time")
 
     def _observe(self, event: Event) -> None:
         match event:

@@ -70,12 +70,15 @@ class Leadership:
             current = self._term
         return current is not None and current.epoch == term.epoch and current.trusted(time.monotonic())
 
-    def end(self, term: Term) -> None:
+    def end(self, term: Term, why: str) -> None:
         """Give up this term but stay a candidate; the next one has a higher epoch."""
         with self._changed:
-            if self._term is not None and self._term.epoch == term.epoch:
+            ours = self._term is not None and self._term.epoch == term.epoch
+            if ours:
                 self._term = None
                 self._changed.notify_all()
+        if ours:
+            self._observer(LeadershipLost(term.epoch, why))
 
     def stop(self) -> None:
         """Release the lease if it is held, and end the thread."""

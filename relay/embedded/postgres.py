@@ -38,7 +38,10 @@ _DEFAULTS: dict[str, Setting] = {
 
 
 class Postgres(Server):
-    """A PostgreSQL cluster on the loopback interface; everybody on this machine may enter as superuser."""
+    """A PostgreSQL cluster on the loopback interface; everybody on this machine may enter as superuser.
+
+    `settings` are written when the cluster is made; later ALTER SYSTEM changes them as usual.
+    """
 
     name: ClassVar[str] = "PostgreSQL"
     farewell: ClassVar[int] = signal.SIGQUIT  # unlike SIGKILL it frees the shared memory segment

@@ -1,4 +1,4 @@
-"""A Celery application whose handlers write into the ledger; started by tests as `celery -A tests.support.ledger_app`."""
+"""A Celery application whose handlers write into the ledger: `celery -A tests.support.ledger_app`."""
 
 import json
 import os
