@@ -4,6 +4,8 @@ A killed process cannot clean up after itself, so each server has a guardian: a 
 end of a pipe. The kernel closes our end however we die; the guardian then ends the processes it was told of and
 removes the folders it was told of. An orderly close is the same path: we just close the pipe and wait.
 
+It detaches itself from us: whoever kills us together with all our children must not get the guardian too.
+
 PR_SET_PDEATHSIG would be shorter but is bound to the *thread* that started the child, does not reach
 grandchildren (PostgreSQL's backends, Celery's pool) and removes no folder.
 
@@ -127,6 +129,7 @@ class Guardian:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(os.getpid())],
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,  # nothing is written: it closes when the work is done
             cwd="/",
             start_new_session=True,  # Ctrl-C is for us alone
         )
@@ -148,6 +151,9 @@ class Guardian:
         if self._process.stdin is not None and not self._process.stdin.closed:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
+        if self._process.stdout is not None and not self._process.stdout.closed:
+            self._process.stdout.read()
+            self._process.stdout.close()
         self._process.wait()
 
     def _tell(self, line: str) -> None:
@@ -191,10 +197,14 @@ def main(parent: int) -> None:
     """Listen until the pipe closes or the parent is gone, then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # whoever ends the parent politely must not end the clean-up first
+    if os.fork():
+        os._exit(0)
     watch, rest = _Watch(), b""
-    while os.getppid() == parent:
+    while True:
         if not select.select([0], [], [], _LOOK)[0]:
-            continue
+            if living([parent]):
+                continue
+            break
         chunk = os.read(0, 65536)
         if not chunk:
             break

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.embedded import Process, wait_until
+from relay.embedded import DeadlineExceeded, Process, wait_until
 from relay.embedded.guardian import Guardian, family
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +34,13 @@ class Programs:
             [sys.executable, "-u", *arguments],
             name=name,
             log=self.folder / f"{number:02}-{name}.log",
-            env={**os.environ, "PYTHONPATH": _search_path(), **self.environment, **(env or {})},
+            env={
+                **os.environ,
+                "PYTHONPATH": _search_path(),
+                "TMPDIR": str(self.folder),  # a killed program leaves its temporary files; they go with ours
+                **self.environment,
+                **(env or {}),
+            },
             cwd=cwd or ROOT,
             guardian=self._guardian,
         )
@@ -101,12 +107,13 @@ def wait_for_exit(process: Process, deadline: float = 15.0) -> int:
 def programs() -> Iterator[Programs]:
     """Start relays, workers and commands; all are killed after the test."""
     folder = Path(tempfile.mkdtemp(prefix="outbox-programs-"))
+    folder.chmod(0o711)  # servers started by a program as root run under another account
     started = Programs(folder)
     try:
         yield started
     finally:
         started.end()
-        shutil.rmtree(folder)
+        wait_until(lambda: _removed(folder), 10, f"the removal of {folder}")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -114,4 +121,20 @@ def _nothing_left_running() -> Iterator[None]:
     """Set up before every other fixture, hence checked after all of them are gone."""
     before = set(family(os.getpid()))
     yield
-    wait_until(lambda: set(family(os.getpid())) <= before, 10, "the end of every process the tests started")
+    try:
+        wait_until(lambda: set(family(os.getpid())) <= before, 10, "the end of every process the tests started")
+    except DeadlineExceeded as error:
+        left = set(family(os.getpid())) - before
+        pytest.fail(f"{error} Still running: {'; '.join(map(_command_line, sorted(left)))}", pytrace=False)
+
+
+def _removed(folder: Path) -> bool:
+    """Guardians of killed programs may be removing parts of it at the same time."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+def _command_line(pid: int) -> str:
+    file = Path(f"/proc/{pid}/cmdline")
+    words = file.read_bytes().replace(b"\0", b" ").decode(errors="replace") if file.exists() else ""
+    return f"{pid} {words}".strip()

@@ -52,10 +52,10 @@ def start(programs: Programs, state: str) -> Owner:
     return Owner(process, [pid for pid in pids if pid != process.pid], [Path(each) for each in folders])
 
 
-@pytest.mark.parametrize("state", ["frozen", "forked"])
-def test_a_killed_owner_leaves_neither_processes_nor_folders(programs: Programs, state: str) -> None:
+@pytest.mark.parametrize(("state", "children"), [("frozen", True), ("forked", False)])
+def test_a_killed_owner_leaves_neither_processes_nor_folders(programs: Programs, state: str, children: bool) -> None:
     owner = start(programs, state)
-    owner.process.kill(children=False)
+    owner.process.kill(children=children)
     assert owner.process.code == -signal.SIGKILL
     owner.wait_clean()
 
