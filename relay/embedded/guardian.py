@@ -13,6 +13,7 @@ This file is also run as a script (`python -I -S guardian.py`), hence: standard 
 """
 
 import contextlib
+import ctypes
 import os
 import select
 import shutil
@@ -26,6 +27,7 @@ from functools import partial
 from pathlib import Path
 
 _GRACE = 3.0  # a PostgreSQL told to quit is gone in a few ms; after this SIGKILL follows
+_REMOVE_SEGMENT = 0  # IPC_RMID
 _LOOK = 0.5  # a forked copy of the parent may hold the pipe open: also look whether the parent is still there
 
 
@@ -83,6 +85,22 @@ def kill_family(pid: int) -> None:
     doomed = freeze_family(pid)
     signal_all(doomed, signal.SIGKILL)
     _poll(lambda: not living(doomed))
+
+
+def shared_segments(creators: Iterable[int]) -> list[int]:
+    """The System V shared memory segments that these processes made and to which nobody is attached any more."""
+    table, wanted = Path("/proc/sysvipc/shm"), set(creators)
+    lines = [line.split() for line in table.read_text(encoding="ascii").splitlines()[1:]] if table.exists() else []
+    return [int(line[1]) for line in lines if int(line[4]) in wanted and line[6] == "0"]
+
+
+def free_segments(creators: Iterable[int]) -> None:
+    """A PostgreSQL ended by SIGKILL leaves one of 56 bytes; only the next start in the same folder would free it.
+
+    Found by its maker, so that the segment of somebody else's crashed cluster is never touched.
+    """
+    for segment in shared_segments(creators):
+        ctypes.CDLL(None).shmctl(segment, _REMOVE_SEGMENT, None)
 
 
 def _poll(condition: Callable[[], bool], seconds: float = _GRACE) -> bool:
@@ -189,6 +207,8 @@ class _Watch:
             if number != signal.SIGKILL:
                 _poll(partial(_gone, pid))
             kill_family(pid)
+        if self.folders:  # what lives in a lasting folder may be started again, and frees its segment then
+            free_segments(self.signals)
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
 

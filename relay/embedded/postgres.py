@@ -1,7 +1,5 @@
 """A real PostgreSQL in a folder of its own."""
 
-import contextlib
-import ctypes
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +7,7 @@ from typing import ClassVar, Literal
 
 from relay.embedded.account import hand_over
 from relay.embedded.binaries import PostgresBinaries, find_postgres, runnable
+from relay.embedded.guardian import free_segments
 from relay.embedded.server import Server
 
 Setting = str | int | bool
@@ -20,7 +19,6 @@ _SIGNALS: dict[StopMode, int] = {
     "immediate": signal.SIGQUIT,
 }
 _INITDB_DEADLINE = 60.0
-_REMOVE_SEGMENT = 0  # IPC_RMID
 
 _DEFAULTS: dict[str, Setting] = {
     "fsync": True,  # we claim durability, so we keep it; pass fsync=False where speed matters more
@@ -124,12 +122,10 @@ class Postgres(Server):
             return []
 
     def _clean_up(self) -> None:
-        """A crashed cluster that nobody started again still holds its 56 bytes of System V shared memory."""
+        """A crashed cluster that nobody started again still holds shared memory; its pid file names the maker."""
         lines = self._pid_file() if self._folder is not None else []
-        if len(lines) > 6:
-            with contextlib.suppress(ValueError, AttributeError):
-                segment = int(lines[6].split()[1])
-                ctypes.CDLL(None).shmctl(segment, _REMOVE_SEGMENT, None)
+        if lines:
+            free_segments([int(lines[0])])
 
 
 def _literal(value: Setting) -> str:

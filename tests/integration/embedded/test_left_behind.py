@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from relay.embedded import Process, wait_until
-from relay.embedded.guardian import living
+from relay.embedded.guardian import living, shared_segments
 from tests.support.processes import Programs, wait_for_line
 
 # Also a forked copy, as Celery's pool makes them: it holds every pipe of its parent open.
@@ -41,6 +41,7 @@ class Owner:
 
     def wait_clean(self) -> None:
         wait_until(lambda: not living(self.servers), 10, f"the end of {self.servers}")
+        wait_until(lambda: not shared_segments(self.servers), 10, f"the shared memory of {self.servers} to be freed")
         wait_until(lambda: not any(each.exists() for each in self.folders), 10, f"the removal of {self.folders}")
 
 

@@ -3,13 +3,12 @@
 import socket
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from relay.embedded import EmbeddedError, Postgres, ProcessDied, free_port, wait_until
-from relay.embedded.guardian import family, living
+from relay.embedded.guardian import family, living, shared_segments
 
 SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
 
@@ -33,6 +32,7 @@ def rows(postgres: Postgres, query: str) -> list[tuple[object, ...]]:
 
 def test_it_serves_with_the_promised_settings(postgres: Postgres) -> None:
     wanted = {
+        "dynamic_shared_memory_type": "mmap",
         "fsync": "on",
         "jit": "off",
         "listen_addresses": "127.0.0.1",
@@ -81,7 +81,6 @@ def test_a_restart_ends_connections_and_keeps_the_port(postgres: Postgres) -> No
 
 
 def test_closing_leaves_nothing_behind_and_allows_a_fresh_start() -> None:
-    segments = shared_memory()
     another = Postgres(settings={"fsync": False})
     for crashed_before in (False, True):
         another.start()
@@ -92,7 +91,7 @@ def test_closing_leaves_nothing_behind_and_allows_a_fresh_start() -> None:
         another.close()
         assert not folder.exists()
         assert living(processes) == []
-        assert shared_memory() <= segments
+        assert shared_segments(processes) == []
 
 
 def test_starting_twice_is_refused(postgres: Postgres) -> None:
@@ -123,9 +122,3 @@ def test_a_killed_backend_is_not_the_end_of_the_cluster(postgres: Postgres) -> N
     with psycopg.connect(postgres.url(), autocommit=True) as victim, pytest.raises(psycopg.OperationalError):
         victim.execute("SELECT pg_terminate_backend(pg_backend_pid())")
     wait_until(lambda: rows(postgres, "SELECT 1"), 5, "the cluster to serve again")
-
-
-def shared_memory() -> set[str]:
-    """System V segments and files of shared memory; other programs on the machine have theirs."""
-    segments = {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
-    return segments | {path.name for path in Path("/dev/shm").iterdir()}  # noqa: S108
