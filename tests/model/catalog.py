@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
-from tests.model import log_and_leader, order, receipts, reconcile
+from tests.model import attempts, canary, log_and_leader, order, receipts, reconcile
 from tests.model.explorer import Model, Removal, Trace, shortest_trace
 
-__all__ = ["CATALOG", "LOG_AND_LEADER", "ORDER", "RECEIPTS", "RECONCILE", "Broken", "Entry"]
+__all__ = ["ATTEMPTS", "CANARY", "CATALOG", "LOG_AND_LEADER", "ORDER", "RECEIPTS", "RECONCILE", "Broken", "Entry"]
 
 B = TypeVar("B", bound=tuple[Any, ...])
 P = TypeVar("P")
@@ -79,4 +79,6 @@ LOG_AND_LEADER = entry(
 RECEIPTS = entry("receipts", receipts.Receipts, receipts.Protections(), receipts.EXPLORED, receipts.REMOVALS)
 RECONCILE = entry("reconcile", reconcile.Reconcile, reconcile.Protections(), reconcile.EXPLORED, reconcile.REMOVALS)
 ORDER = entry("order", order.Order, order.Protections(), order.EXPLORED, order.REMOVALS)
-CATALOG = (LOG_AND_LEADER, RECEIPTS, RECONCILE, ORDER)
+CANARY = entry("canary", canary.Canary, canary.Protections(), canary.EXPLORED, canary.REMOVALS)
+ATTEMPTS = entry("attempts", attempts.Attempts, attempts.Protections(), attempts.EXPLORED, attempts.REMOVALS)
+CATALOG = (LOG_AND_LEADER, RECEIPTS, RECONCILE, ORDER, CANARY, ATTEMPTS)

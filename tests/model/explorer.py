@@ -7,12 +7,12 @@ Two kinds of property are checked.
 
 - An **invariant** holds in every state. Breadth first means that the first state that breaks one is at the end
   of a shortest trace.
-- **no_loss** is a liveness property: "the message ends". It is checked as AG EF over steps alone: from every
-  reachable state, whatever went wrong on the way there, a settled state can be reached by steps only. In a
-  finite graph that says every bottom component contains a settled state, so under strong fairness (a step that
-  is possible again and again is taken at last) the settled state is not only possible but inevitable. Looking
-  only at states without successors would be weaker: a protocol that spins for ever has none.
-  A trace of no_loss ends at the first state from which no settled state can be reached: the point of no return.
+- A model's one **liveness** property ("the message ends", mostly called no_loss) is checked as AG EF over steps
+  alone: from every reachable state, whatever went wrong on the way there, a settled state can be reached by steps
+  only. In a finite graph that says every bottom component contains a settled state, so under strong fairness (a
+  step that is possible again and again is taken at last) the settled state is not only possible but inevitable.
+  Looking only at states without successors would be weaker: a protocol that spins for ever has none.
+  Its trace ends at the first state from which no settled state can be reached: the point of no return.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["NO_LOSS", "Exploration", "Model", "Removal", "Trace", "explore", "shortest_trace"]
+__all__ = ["Exploration", "Model", "Removal", "Trace", "explore", "shortest_trace"]
 
-NO_LOSS = "no_loss"
 STATE_LIMIT = 2_000_000  # a model that outgrows its bounds must fail, not fill the memory
 
 S = TypeVar("S", bound=Hashable)
@@ -38,6 +37,10 @@ Trace = tuple[str, ...]
 
 class Model(Protocol[S]):
     """What the explorer needs to know of a protocol."""
+
+    @property
+    def liveness(self) -> str:
+        """The name of the property that a settled state can always be reached."""
 
     @property
     def invariants(self) -> Mapping[str, Callable[[S], bool]]: ...
@@ -81,7 +84,7 @@ def explore(model: Model[S], stop_at: str | None = None) -> Exploration:
     search = _Search(model, stop_at)
     with _collector_off():
         search.run()
-        if stop_at in (None, NO_LOSS):
+        if stop_at in (None, model.liveness):
             search.find_point_of_no_return()
     return Exploration(
         states=len(search.states),
@@ -161,7 +164,7 @@ class _Search(Generic[S]):
                     saved[index] = changed = True
         lost = saved.find(0)
         if lost >= 0:
-            self.violations[NO_LOSS] = self.trace(lost)
+            self.violations[self.model.liveness] = self.trace(lost)
 
     def trace(self, index: int) -> Trace:
         """Return the labels on the way from the initial state."""

@@ -88,6 +88,8 @@ REMOVALS: Mapping[str, Removal[Bounds]] = {
 class LogAndLeader(Database):
     """The model; see the module's docstring."""
 
+    liveness = "no_loss"
+
     def with_relay(self, s: State, who: int, relay: Relay) -> State:
         return s._replace(relays=(relay, s.relays[1]) if who == 0 else (s.relays[0], relay))
 

@@ -136,6 +136,8 @@ def name(message: int) -> str:
 class Order:
     """The model; see the module's docstring."""
 
+    liveness = "no_loss"
+
     def __init__(self, bounds: Bounds | None = None, protections: Protections | None = None) -> None:
         self.bounds = bounds or Bounds()
         self.on = protections or Protections()

@@ -138,6 +138,8 @@ Actions = Iterator[tuple[str, State]]
 class Reconcile:
     """The model; see the module's docstring."""
 
+    liveness = "no_loss"
+
     def __init__(self, bounds: Bounds | None = None, protections: Protections | None = None) -> None:
         self.bounds = bounds or Bounds()
         self.on = protections or Protections()

@@ -14,6 +14,8 @@ from tests.model.explorer import explore, shortest_trace
 class Counter:
     """Counts to *top* by ones and twos; a fault jumps into a pit, from which *climb* leads out."""
 
+    liveness = "no_loss"
+
     def __init__(self, top: int = 5, climb: bool = True) -> None:
         self.top = top
         self.climb = climb
