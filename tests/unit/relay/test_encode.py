@@ -1,0 +1,124 @@
+"""The relay's own part of the bytes; tests/contract/test_celery_wire.py holds the whole against Celery."""
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from relay.encode import Encoder, Stamp, redis_priority
+from relay.window import Row
+
+ID = "01890000-0000-7000-8000-000000000001"
+STAMP = Stamp(datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC), epoch=7, window=11, relay='relay "one" ☃')
+ROW = Row(
+    id=ID,
+    seq=1,
+    task="billing.charge",
+    queue="mail",
+    priority=None,
+    args="[1]",
+    kwargs='{"a":2}',
+    headers="{}",
+    body_hash="ab" * 32,
+    ordering_key=None,
+    key_prev=None,
+    created_at=datetime(2030, 1, 1, tzinfo=timezone(timedelta(hours=2))),
+    expires_at=None,
+)
+
+
+def decoded(row: Row, publication: int = 0, attempt: int = 0) -> Any:
+    return json.loads(Encoder("celery").encode(row, STAMP, publication, attempt).payload)
+
+
+def test_the_outbox_header_says_when_and_by_whom_it_was_published() -> None:
+    assert decoded(ROW)["headers"]["outbox"] == {
+        "published_at": "2030-01-02T03:04:05+00:00",
+        "created_at": "2030-01-01T00:00:00+02:00",
+        "epoch": 7,
+        "window": 11,
+        "relay": 'relay "one" ☃',
+        "publication": 0,
+        "attempt": 0,
+        "hash": "ab" * 32,
+    }
+
+
+def test_a_row_without_a_hash_says_so() -> None:
+    assert decoded(ROW._replace(body_hash=None))["headers"]["outbox"]["hash"] is None
+
+
+def test_an_ordered_message_names_its_key_and_predecessor() -> None:
+    first = decoded(ROW._replace(ordering_key='order "7"'))["headers"]["outbox"]
+    assert (first["ordering_key"], first["key_prev"]) == ('order "7"', None)
+    later = decoded(ROW._replace(ordering_key="k", key_prev=ID))["headers"]["outbox"]
+    assert (later["ordering_key"], later["key_prev"]) == ("k", ID)
+
+
+def test_expiry_travels_in_our_header_and_never_in_celerys() -> None:
+    headers = decoded(ROW._replace(expires_at=datetime(2031, 1, 1, tzinfo=UTC)))["headers"]
+    assert headers["outbox"]["expires_at"] == "2031-01-01T00:00:00+00:00"
+    assert headers["expires"] is None
+    assert headers["eta"] is None
+
+
+@pytest.mark.parametrize(("publication", "tag"), [(0, ID), (1, f"{ID}.1"), (12, f"{ID}.12")])
+def test_each_copy_has_a_tag_of_its_own_and_the_same_id(publication: int, tag: str) -> None:
+    message = decoded(ROW, publication, attempt=3)
+    assert message["properties"]["delivery_tag"] == tag
+    assert (message["headers"]["id"], message["properties"]["correlation_id"]) == (ID, ID)
+    assert message["headers"]["outbox"]["publication"] == publication
+    assert message["headers"]["outbox"]["attempt"] == 3
+
+
+def test_the_text_of_a_payload_is_copied_and_not_read() -> None:
+    """1e2 and 1.50 would come out differently from any parser."""
+    message = decoded(ROW._replace(args="[1e2, 1.50]", kwargs='{"a" : 1, "a" : 2}'))
+    assert base64.b64decode(message["body"]) == (
+        b'[[1e2, 1.50], {"a" : 1, "a" : 2}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+    )
+
+
+@pytest.mark.parametrize("headers", ["{}", "{ }", " {} ", "{\n}"])
+def test_no_headers_leave_no_trace(headers: str) -> None:
+    assert decoded(ROW._replace(headers=headers)) == decoded(ROW)
+
+
+@pytest.mark.parametrize("headers", ['{"tenant":"a"}', ' { "tenant" : "a" } ', '{\n"tenant":\t"a"\n}'])
+def test_headers_are_spliced_in_however_they_are_written(headers: str) -> None:
+    assert decoded(ROW._replace(headers=headers))["headers"] == decoded(ROW)["headers"] | {"tenant": "a"}
+
+
+@pytest.mark.parametrize(
+    ("priority", "step"),
+    [(None, 0), (9, 0), (8, 0), (7, 0), (6, 3), (5, 3), (4, 3), (3, 6), (2, 6), (1, 6), (0, 9)],
+)
+def test_a_higher_priority_is_a_lower_step(priority: int | None, step: int) -> None:
+    assert redis_priority(priority) == step
+    encoded = Encoder("celery").encode(ROW._replace(priority=priority), STAMP)
+    assert encoded.destination == (f"mail\x06\x16{step}" if step else "mail")
+    assert json.loads(encoded.payload)["properties"]["priority"] == step
+
+
+def test_a_message_without_a_queue_goes_to_the_default_queue() -> None:
+    encoded = Encoder("orders").encode(ROW._replace(queue=None), STAMP)
+    assert encoded.destination == "orders"
+    assert json.loads(encoded.payload)["properties"]["delivery_info"] == {"exchange": "", "routing_key": "orders"}
+
+
+def test_templates_of_one_encoder_do_not_mix() -> None:
+    encoder = Encoder("celery")
+    rows = [
+        ROW._replace(task=task, queue=queue, priority=priority)
+        for task in ("a.one", "a.two")
+        for queue in (None, "mail", "celery")
+        for priority in (None, 0, 5)
+    ]
+    for row in rows + rows:
+        assert encoder.encode(row, STAMP) == Encoder("celery").encode(row, STAMP)
+
+
+def test_a_message_is_ascii_on_the_wire() -> None:
+    assert Encoder("celery").encode(ROW, STAMP).payload.isascii()
