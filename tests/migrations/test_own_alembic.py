@@ -1,0 +1,102 @@
+"""Users with Alembic of their own run our branch there, beside theirs."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from click.testing import CliRunner
+
+from outbox.migrations import folder
+from relay import migrate
+from relay.cli import commands
+from tests.migrations.catalog import object_names, whole_catalog
+
+ENVIRONMENT = """
+from alembic import context
+with context.config.attributes["engine"].connect() as connection:
+    context.configure(connection=connection)
+    with context.begin_transaction():
+        context.run_migrations()
+"""
+ORDERS = """
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision, branch_labels, depends_on = "shop_1", None, ("shop",), None
+def upgrade():
+    op.create_table("orders", sa.Column("id", sa.BigInteger, primary_key=True))
+def downgrade():
+    op.drop_table("orders")
+"""
+
+
+@pytest.fixture
+def own_alembic(empty_database: str, tmp_path: Path) -> Config:
+    """A shop's own migrations folder, with our versions added to its `version_locations`."""
+    (tmp_path / "versions").mkdir()
+    (tmp_path / "env.py").write_text(ENVIRONMENT)
+    (tmp_path / "versions" / "shop_1.py").write_text(ORDERS)
+    url = sa.make_url(empty_database).set(drivername="postgresql+psycopg")
+    config = Config(attributes={"engine": sa.create_engine(url, poolclass=sa.NullPool)})
+    config.set_main_option("script_location", str(tmp_path))
+    config.set_main_option("path_separator", "newline")
+    config.set_main_option("version_locations", f"{tmp_path / 'versions'}\n{folder() / 'versions'}")
+    return config
+
+
+def test_our_branch_runs_beside_theirs(empty_database: str, own_alembic: Config) -> None:
+    command.upgrade(own_alembic, "heads")
+    migrate.upgrade(empty_database, "ours")
+    theirs, ours = whole_catalog(empty_database, "public"), whole_catalog(empty_database, "ours")
+    strangers = {"orders", "alembic_version"}
+    for what, rows in ours.items():
+        assert [row for row in theirs[what] if not set_off(row[0], strangers)] == rows, what
+    with psycopg.connect(empty_database) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version ORDER BY 1").fetchall() == [
+            ("outbox_0001",),
+            ("shop_1",),
+        ]
+        # Our migration pinned the search_path for itself only: theirs came after it, or before, and found its place.
+        assert connection.execute("SELECT 'orders'::regclass::text").fetchone() == ("orders",)
+
+
+def set_off(name: str, strangers: set[str]) -> bool:
+    return any(name.lstrip("_").startswith(stranger) for stranger in strangers)
+
+
+def test_the_search_path_is_given_back_to_the_next_migration(empty_database: str, own_alembic: Config) -> None:
+    with psycopg.connect(empty_database) as connection:
+        connection.execute("CREATE SCHEMA shop")
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET search_path TO shop, public".encode())
+    command.upgrade(own_alembic, "outbox@head")
+    command.upgrade(own_alembic, "heads")
+    assert {"outbox_message", "orders", "inbox_receipt"} <= object_names(empty_database, "shop")
+    assert object_names(empty_database, "public") == set()
+
+
+def test_outbox_migrate_leaves_tables_of_another_runner_alone(empty_database: str, own_alembic: Config) -> None:
+    command.upgrade(own_alembic, "heads")
+    before = whole_catalog(empty_database, "public")
+
+    def run(*options: str) -> tuple[int, str]:
+        result = CliRunner().invoke(commands, ["migrate", *options], env={"OUTBOX_DATABASE_URL": empty_database})
+        return result.exit_code, result.output
+
+    assert run() == (
+        4,
+        "outbox: these tables were made by your own Alembic; upgrade them there: alembic upgrade outbox@head\n",
+    )
+    assert run("--status") == (0, "schema public: revision outbox_0001, newest outbox_0001\n")
+    assert whole_catalog(empty_database, "public") == before
+
+
+def test_their_downgrade_removes_ours_only(empty_database: str, own_alembic: Config) -> None:
+    command.upgrade(own_alembic, "heads")
+    command.downgrade(own_alembic, "outbox@base")
+    left = object_names(empty_database, "public")
+    assert "orders" in left
+    assert not any(name.lstrip("_").startswith(("outbox", "inbox")) for name in left)
+    command.upgrade(own_alembic, "heads")
+    assert not migrate.status(empty_database).pending
