@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from tests.model.explorer import Removal
 
-__all__ = ["EXPLORED", "REMOVALS", "Attempts", "Bounds", "Protections", "State"]
+__all__ = ["DEEP", "EXPLORED", "REMOVALS", "Attempts", "Bounds", "Protections", "State"]
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,11 @@ class Bounds(NamedTuple):
     poison: bool = False
 
 
+# One more of each fault than the limit of two.
 EXPLORED = (Bounds(), Bounds(0, 2, 3, 2, poison=True))
 CALM = Bounds(0, 0, 0, 0)
+
+DEEP = (Bounds(3, 6, 6, 4), Bounds(3, 6, 6, 4, poison=True))  # too long for every test run
 
 REMOVALS: Mapping[str, Removal[Bounds]] = {
     "start_recorded": Removal("no_loss", CALM._replace(poison=True)),

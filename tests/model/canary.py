@@ -10,8 +10,8 @@ between a push and its reply; a lease expires and the zombie goes on publishing.
 
 Invariants
 - amnesia_is_noticed: a state in which an advanced publication is lost and nobody knows is left again, by steps
-  alone (the explorer's liveness). It is a matter of time, not of
-  loss: without it the receipt timeout finds the same messages later (the reconcile model).
+  alone (the explorer's liveness property). It is a matter of time, not of loss: without it the receipt timeout
+  finds the same messages later (the reconcile model).
 - no_false_alarm: nobody calls amnesia unless the broker forgot something
 
 Abstracted away, and why nothing is hidden by that
@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from tests.model.explorer import Removal
 
-__all__ = ["EXPLORED", "REMOVALS", "Bounds", "Canary", "Protections", "State"]
+__all__ = ["DEEP", "EXPLORED", "REMOVALS", "Bounds", "Canary", "Protections", "State"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ class Bounds(NamedTuple):
     expiries: int = 1
 
 
+# Amnesia with every kind of handover; an older dump under one leader; and no amnesia at all, for false alarms.
 EXPLORED = (Bounds(), Bounds(4, 0, 1, 0, 0), Bounds(2, 0, 0, 2, 2))
+DEEP = (Bounds(3, 1, 0, 2, 1), Bounds(5, 0, 2, 0, 0))  # too long for every test run
 ONE = Bounds(2, 1, 0, 1, 0)
 
 REMOVALS: Mapping[str, Removal[Bounds]] = {

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from tests.model import attempts, canary, log_and_leader, order, receipts, reconcile
 from tests.model.explorer import Model, Removal, Trace, shortest_trace
 
 __all__ = ["ATTEMPTS", "CANARY", "CATALOG", "LOG_AND_LEADER", "ORDER", "RECEIPTS", "RECONCILE", "Broken", "Entry"]
-
-B = TypeVar("B", bound=tuple[Any, ...])
-P = TypeVar("P")
 
 
 class Broken(NamedTuple):
@@ -29,6 +26,7 @@ class Entry:
 
     name: str
     explored: Mapping[str, Model[Any]]  # by the bounds in words
+    deep: Mapping[str, Model[Any]]  # the same at larger bounds
     broken: Mapping[str, Broken]  # by the protection removed
     protections: frozenset[str]
 
@@ -41,44 +39,33 @@ class Entry:
         return trace
 
 
-def entry(
-    name: str,
-    build: Callable[[B, P], Model[Any]],
-    whole: P,
-    explored: Sequence[B],
-    removals: Mapping[str, Removal[B]],
-) -> Entry:
-    def without(protection: str, removal: Removal[B]) -> Broken:
+def entry(name: str, module: Any, build: Callable[[Any, Any], Model[Any]]) -> Entry:
+    whole = module.Protections()
+
+    def without(protection: str, removal: Removal[Any]) -> Broken:
         off = dict.fromkeys((protection, *removal.also), False)
-        return Broken(build(removal.bounds, replace(whole, **off)), removal.violates, removal.also)  # type: ignore[type-var]
+        return Broken(build(removal.bounds, replace(whole, **off)), removal.violates, removal.also)
 
     return Entry(
         name,
-        {in_words(bounds): build(bounds, whole) for bounds in explored},
-        {protection: without(protection, removal) for protection, removal in removals.items()},
-        frozenset(field.name for field in fields(whole)),  # type: ignore[arg-type]
+        {in_words(bounds): build(bounds, whole) for bounds in module.EXPLORED},
+        {in_words(bounds): build(bounds, whole) for bounds in module.DEEP},
+        {protection: without(protection, removal) for protection, removal in module.REMOVALS.items()},
+        frozenset(field.name for field in fields(whole)),
     )
 
 
-def in_words(bounds: tuple[Any, ...]) -> str:
+def in_words(bounds: Any) -> str:
     """Say what is bounded by what: `3 transactions, 1 expiries, retention`."""
-    values: Mapping[str, int] = bounds._asdict()  # type: ignore[attr-defined]
-    words = [
-        name if value is True else f"{value} {name}" for name, value in values.items() if value
-    ]  # fmt: skip
+    values: Mapping[str, int] = bounds._asdict()
+    words = [name if value is True else f"{value} {name}" for name, value in values.items() if value]
     return ", ".join(words).replace("_", " ")
 
 
-LOG_AND_LEADER = entry(
-    "log and leader",
-    log_and_leader.LogAndLeader,
-    log_and_leader.Protections(),
-    log_and_leader.EXPLORED,
-    log_and_leader.REMOVALS,
-)
-RECEIPTS = entry("receipts", receipts.Receipts, receipts.Protections(), receipts.EXPLORED, receipts.REMOVALS)
-RECONCILE = entry("reconcile", reconcile.Reconcile, reconcile.Protections(), reconcile.EXPLORED, reconcile.REMOVALS)
-ORDER = entry("order", order.Order, order.Protections(), order.EXPLORED, order.REMOVALS)
-CANARY = entry("canary", canary.Canary, canary.Protections(), canary.EXPLORED, canary.REMOVALS)
-ATTEMPTS = entry("attempts", attempts.Attempts, attempts.Protections(), attempts.EXPLORED, attempts.REMOVALS)
+LOG_AND_LEADER = entry("log and leader", log_and_leader, log_and_leader.LogAndLeader)
+RECEIPTS = entry("receipts", receipts, receipts.Receipts)
+RECONCILE = entry("reconcile", reconcile, reconcile.Reconcile)
+ORDER = entry("order", order, order.Order)
+CANARY = entry("canary", canary, canary.Canary)
+ATTEMPTS = entry("attempts", attempts, attempts.Attempts)
 CATALOG = (LOG_AND_LEADER, RECEIPTS, RECONCILE, ORDER, CANARY, ATTEMPTS)

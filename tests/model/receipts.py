@@ -21,6 +21,8 @@ Invariants
 
 Abstracted away, and why nothing is hidden by that
 - The broker here loses nothing, so that no_loss rests on ack and `inbox_retry` alone; reconcile is another model.
+- The lock and the look are one step only if the look comes second, with a snapshot of its own. In one statement the
+  snapshot is older than the lock; that form is `look_after_lock=False`.
 - There is no clock: due times come at any moment, timeouts fire too early as well as too late.
 - An outage of the consumer's database is a worker that dies and comes back: roll back, requeue.
 - The relay turns `inbox_retry` into a copy in one step; the handover is in the reconcile model.
@@ -34,7 +36,7 @@ from typing import NamedTuple
 
 from tests.model.explorer import Removal
 
-__all__ = ["EXPLORED", "REMOVALS", "Bounds", "Protections", "Receipts", "State"]
+__all__ = ["DEEP", "EXPLORED", "REMOVALS", "Bounds", "Protections", "Receipts", "State"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,10 @@ class Bounds(NamedTuple):
     dead_retries: int = 1
 
 
+# Two failures are the least for a dead letter, two closings for a race of outcomes, two crashes and two repeats for
+# each slot to lose a copy while the other holds one.
 EXPLORED = (Bounds(),)
+DEEP = (Bounds(2, 3, 2, 2, 2, 1),)  # too long for every test run
 ONE = Bounds(1, 1, 0, 0, 0, 0)
 
 # The key and the lock guard each other: with a look after the lock the key is never needed, so what the key is
