@@ -35,9 +35,10 @@ class Scene:
     def applied(self) -> int:
         return ledger.check(self.database).applied
 
-    def queue_is_empty(self) -> bool:
+    def nowhere(self) -> bool:
+        """Neither in the queue nor among the messages that a worker has taken."""
         with redis.Redis.from_url(self.broker_url) as broker:
-            return not broker.llen("celery")
+            return not broker.llen("celery") and not broker.hlen("unacked")
 
     def wait_for_effects(self, more: int = 30) -> None:
         target = self.applied() + more
@@ -82,18 +83,28 @@ def test_exactly_once_effects_when_many_workers_are_killed(scene: Scene) -> None
 
 def freeze_publish_kill(scene: Scene, rounds: int) -> None:
     """The worker's BRPOP takes the message out of Redis before it is recorded anywhere: Celery alone loses it."""
+    relay = scene.programs.started[0]
     for _ in range(rounds):
         worker = scene.worker()
         worker.freeze()
+        said = len(relay.output())
         scene.writer.write(1, rollbacks=0)
-        wait_until(scene.queue_is_empty, 10, "the frozen worker's BRPOP to be served")
+        wait_for_line(relay, "page_published", since=said)
+        assert scene.nowhere(), "the frozen worker's BRPOP was served"
         worker.kill()
+        assert ledger.check(scene.database).lost == 1
         scene.worker()
         ledger.settle(scene.database, deadline=30)
 
 
 def test_no_loss_when_the_broker_hands_a_message_to_a_dying_worker(scene: Scene) -> None:
     freeze_publish_kill(scene, 1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_no_loss_when_the_broker_hands_many_messages_to_dying_workers(scene: Scene) -> None:
+    freeze_publish_kill(scene, 50)
 
 
 def test_no_loss_when_the_broker_forgets_everything(
