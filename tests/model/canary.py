@@ -53,8 +53,8 @@ class Bounds(NamedTuple):
 
 
 # Amnesia with every kind of handover; an older dump under one leader; and no amnesia at all, for false alarms.
-EXPLORED = (Bounds(), Bounds(4, 0, 1, 0, 0), Bounds(2, 0, 0, 2, 2))
-DEEP = (Bounds(3, 1, 0, 2, 1), Bounds(5, 0, 2, 0, 0))  # too long for every test run
+EXPLORED = (Bounds(3, 1), Bounds(2, 2), Bounds(4, 0, 1, 0, 0), Bounds(3, 0, 0, 1, 1))
+DEEP = (Bounds(), Bounds(3, 1, 0, 2, 1), Bounds(2, 0, 0, 2, 2), Bounds(5, 0, 2, 0, 0))  # too long for every test run
 ONE = Bounds(2, 1, 0, 1, 0)
 
 REMOVALS: Mapping[str, Removal[Bounds]] = {

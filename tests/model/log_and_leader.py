@@ -67,9 +67,9 @@ CRASH = SMALL._replace(database_crashes=1)
 
 # Three transactions are the least for a late row, a fresh row and an unseen one at once. Several faults in one run
 # are explored with two: the third adds a bystander, at twenty times the states.
-EXPLORED = (Bounds(3, 0, 1), Bounds(3, 1, 0), Bounds(2, 2, 2), Bounds(2, 0, 1, 1))
+EXPLORED = (Bounds(3, 0, 1), Bounds(3, 1, 0), Bounds(2, 1, 1), Bounds(2, 0, 1, 1))
 
-DEEP = (Bounds(3, 1, 1), Bounds(2, 1, 1, 1), Bounds(3, 0, 0, 1))  # too long for every test run
+DEEP = (Bounds(3, 1, 1), Bounds(2, 2, 2), Bounds(2, 1, 1, 1), Bounds(3, 0, 0, 1))  # too long for every test run
 
 REMOVALS: Mapping[str, Removal[Bounds]] = {
     "epoch_in_write": Removal("position_never_back", Bounds(2, 0, 1)),

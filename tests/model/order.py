@@ -74,14 +74,15 @@ CALM = Bounds(2, closings=0, dead=0, dead_retries=0)
 # Three messages are the least for an unfinished one before a closed one. Endings with three, under both policies;
 # faults of broker and workers with three; all together with two.
 EXPLORED = (
-    Bounds(retention=True),
+    Bounds(retention=True, closings=0),
+    Bounds(retention=True, dead_retries=0),
     Bounds(skip=True, retention=True),
     CALM._replace(messages=3, parkings=1, losses=1, repeats=1, worker_deaths=1),
     Bounds(2, parkings=1, losses=1, repeats=1, worker_deaths=1),
 )
 
 # Too long for every test run.
-DEEP = (EXPLORED[3]._replace(retention=True), EXPLORED[2]._replace(parkings=0, closings=1))
+DEEP = (Bounds(retention=True), EXPLORED[4]._replace(retention=True), EXPLORED[3]._replace(parkings=0, closings=1))
 
 REMOVALS: Mapping[str, Removal[Bounds]] = {
     "key_prev": Removal("order", CALM),

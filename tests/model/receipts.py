@@ -61,10 +61,10 @@ class Bounds(NamedTuple):
     dead_retries: int = 1
 
 
-# Two failures are the least for a dead letter, two closings for a race of outcomes, two crashes and two repeats for
-# each slot to lose a copy while the other holds one.
-EXPLORED = (Bounds(),)
-DEEP = (Bounds(2, 3, 2, 2, 2, 1),)  # too long for every test run
+# Two failures are the least for a dead letter, two closings for a race of outcomes; two crashes and two repeats, for
+# both slots to lose a copy, without failures.
+EXPLORED = (Bounds(1, 1, 1, 2, 2, 1), Bounds(1, 2, 2, 0, 1, 0))
+DEEP = (Bounds(), Bounds(2, 3, 2, 2, 2, 1))  # too long for every test run
 ONE = Bounds(1, 1, 0, 0, 0, 0)
 
 # The key and the lock guard each other: with a look after the lock the key is never needed, so what the key is
