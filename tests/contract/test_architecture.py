@@ -123,6 +123,13 @@ def test_importing_outbox_loads_only_sqlalchemy_and_what_that_needs() -> None:
 
 
 @every_module
+def test_no_part_of_outbox_needs_more_than_sqlalchemy(module: Module) -> None:
+    """Also those parts that `import outbox` does not load: whoever writes messages installs no broker for it."""
+    if module.name.partition(".")[0] == "outbox":
+        assert {found.top for found in module.imports} <= sys.stdlib_module_names | {"outbox", "sqlalchemy"}
+
+
+@every_module
 def test_modules_and_functions_stay_small(module: Module) -> None:
     assert module.lines <= LONGEST_MODULE
     lengths = {function.name: (function.end_lineno or 0) - function.lineno + 1 for function in module.functions()}

@@ -106,10 +106,12 @@ import os, time
 from outbox.ids import MessageIds
 time.time_ns = lambda: 1_900_000_000_123_000_000
 ids = MessageIds()
-print("before", ids.new(), flush=True)
+def say(who):
+    os.write(1, f"{who} {ids.new()}\\n".encode())  # one write a line: two processes share the pipe
+say("before")
 child = os.fork()
 for _ in range(100):
-    print("parent" if child else "child", ids.new(), flush=True)
+    say("parent" if child else "child")
 if child:
     os.waitpid(child, 0)
 else:
