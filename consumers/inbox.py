@@ -24,6 +24,7 @@ from consumers.delivery import Delivery
 from consumers.outcome import Applied, Duplicate, Failed, InProgress, Outcome, Unavailable
 from consumers.statements import statements_for
 from outbox import codec
+from outbox.errors import ConfigurationError
 from outbox.statements import DEFAULT_SCHEMA
 
 Handler = Callable[[Session], object]
@@ -56,6 +57,13 @@ class Inbox:
         self.sessions = sessions
         self.receipt_timeout = receipt_timeout
         self._statements = statements_for(schema)
+        self._names: set[str] = set()
+
+    def claim_name(self, name: str) -> None:
+        """Celery would silently keep the first of two tasks with one name."""
+        if name in self._names:
+            raise ConfigurationError(f"two consumers are named {name!a}: each task name has one handler; rename one")
+        self._names.add(name)
 
     def run(self, delivery: Delivery, handler: Handler) -> Outcome:
         """Run the handler once for this message. Never raises what the handler raises: that is an outcome."""

@@ -16,7 +16,6 @@ from consumers.delivery import Delivery, read_delivery
 from consumers.inbox import Inbox, intact
 from consumers.outcome import Applied, Conflict, Duplicate, Failed, InProgress, Outcome, Unavailable
 from consumers.registry import register_at_worker_start
-from outbox.errors import ConfigurationError
 from outbox.message import Message
 
 logger = get_task_logger("outbox.consumers")
@@ -31,8 +30,7 @@ _OUTAGE_PAUSE_SECONDS = 1.0
 def consumer(app: Celery, inbox: Inbox, *, name: str) -> Callable[[HandlerFunction], Task[Any, Any]]:
     """Register `handler(session, delivery, *args, **kwargs)` as the Celery task `name`."""
     Message(name)  # the same rules for names as on the writer's side
-    if name in app.tasks:
-        raise ConfigurationError(f"two consumers are named {name!a}: each task name has one handler; rename one")
+    inbox.claim_name(name)
 
     def decorate(handler: HandlerFunction) -> Task[Any, Any]:
         def body(task: Task[Any, Any], /, *args: object, **kwargs: object) -> object:
@@ -51,8 +49,10 @@ def consumer(app: Celery, inbox: Inbox, *, name: str) -> Callable[[HandlerFuncti
                 return _settle(task, inbox, delivery, Unavailable(error))
 
         register_at_worker_start(inbox, name)
-        # Acknowledged only after the commit; a killed child gives its message back.
-        return app.task(name=name, bind=True, acks_late=True, reject_on_worker_lost=True, typing=False)(body)
+        # Acknowledged only after the commit; a killed child gives its message back. Not shared: Celery would also
+        # register it with every other application of this process.
+        make = app.task(name=name, bind=True, acks_late=True, reject_on_worker_lost=True, typing=False, shared=False)
+        return make(body)
 
     return decorate
 

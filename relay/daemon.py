@@ -28,6 +28,7 @@ from relay.settings import RelaySettings
 _POLL_GROWTH = 1.5
 _POLL_FIRST = 0.01
 _DUE_SECONDS = 0.2
+_RECONNECT_SECONDS = 0.2
 
 
 class Relay:
@@ -73,6 +74,8 @@ class Relay:
         except (psycopg.Error, Unreachable) as error:
             self._observe(DatabaseUnavailable(first_line(error)))
             self._leadership.end(term, "the work connection broke")
+            # Without a pause a database that refuses this connection but serves the lease's would spin the epoch.
+            self._stop.wait(_RECONNECT_SECONDS)
 
     def _work(self, term: Term, connection: Database, publisher: Publisher) -> None:
         publishing = Publishing(
