@@ -231,6 +231,7 @@ def test_a_consumer_reads_back_what_the_writer_wrote(
     assert delivery.from_outbox
     assert (delivery.id, delivery.epoch, delivery.relay) == (UUID(ID), STAMP.epoch, STAMP.relay)
     assert delivery.published_at == STAMP.published_at.isoformat()
+    assert delivery.body_hash == codec.body_hash(task, args, kwargs).hex()
     assert intact(delivery, request.args, request.kwargs)
 
 

@@ -46,12 +46,18 @@ def test_a_consumer_has_a_name_that_a_message_can_have(app: Celery, inbox: Inbox
 
 
 def test_a_task_name_has_one_handler(app: Celery, inbox: Inbox) -> None:
-    consumer(app, inbox, name="billing.refund")(handler)
+    consumer(app, inbox, name="billing.charge")(handler)
     with pytest.raises(ConfigurationError) as refused:
-        consumer(app, inbox, name="billing.refund")
+        consumer(app, inbox, name="billing.charge")
     assert str(refused.value) == (
-        "two consumers are named 'billing.refund': each task name has one handler; rename one"
+        "two consumers are named 'billing.charge': each task name has one handler; rename one"
     )
+
+
+def test_another_application_in_the_process_has_no_such_task(app: Celery, inbox: Inbox) -> None:
+    """Celery shares tasks between applications unless told otherwise; another one would use this one's inbox."""
+    consumer(app, inbox, name="billing.charge")(handler)
+    assert "billing.charge" not in Celery("other", broker="memory://", set_as_current=False).tasks
 
 
 @pytest.mark.parametrize(
