@@ -47,9 +47,9 @@ class Cycle:
 
     def _publish_window(self, window: Window) -> int:
         published = 0
-        for last_seq, rows in self._log.batches(window):
+        for last_seq, rows, read_at in self._log.batches(window):
             self._publishing.observer(PageRead(len(rows)))
-            self._publishing.publish([Copy(row) for row in rows], window.number, self._log.now)
+            self._publishing.publish([Copy(row) for row in rows], window.number, read_at)
             self._log.advance(window, last_seq)
             self._publishing.observer(PositionAdvanced(window.number, last_seq))
             published += len(rows)

@@ -32,6 +32,7 @@ class Due:
     def step(self) -> int:
         """Publish at most one batch of what is due. Returns how many copies were published."""
         self._connection.execute(self._queries.collect, self._fence)
+        read_at = self._log.now()
         rows = self._connection.execute(self._queries.due, {"page": self._batch_size}).fetchall()
         if not rows:
             return 0
@@ -46,7 +47,7 @@ class Due:
                 copies.append(Copy(row, publication, attempt))
                 (published if has_consumer else finished).append(row.id)
         if copies:
-            self._publishing.publish(copies, self._log.window_number, self._log.now)
+            self._publishing.publish(copies, self._log.window_number, read_at)
         self._settle(finished, published)
         return len(copies)
 

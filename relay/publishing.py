@@ -55,9 +55,13 @@ class Publishing:
         if not self._holds(self.term):
             raise LeaseLost
 
-    def publish(self, copies: Sequence[Copy], window: int, now: Callable[[], datetime]) -> None:
+    def publish(self, copies: Sequence[Copy], window: int, read_at: datetime) -> None:
         """Returns when the broker has accepted all of them; raises LeaseLost when the term or the process ends."""
         started = time.monotonic()
+        # Stamped with the time of the look, not of the sending: a relay that slept in between must not make an old
+        # decision look fresh, or its copy could outlive the receipt.
+        stamp = Stamp(read_at, self.term.epoch, window, self._relay)
+        batch = [self._encoder.encode(row, stamp, number, tries) for row, number, tries in copies]
         retrying = Retrying(
             retry=retry_if_exception_type(BrokerOutage),
             wait=wait_exponential_jitter(multiplier=0.1, max=5.0, jitter=0.2),
@@ -68,18 +72,13 @@ class Publishing:
         try:
             for attempt in retrying:
                 with attempt:
-                    self._publish_once(copies, window, now)
+                    self.require_trust()
+                    self._publisher.publish(batch)
         except RetryError:
             raise LeaseLost from None
         if retrying.statistics["attempt_number"] > 1:
             self.observer(BrokerRecovered(retrying.statistics["attempt_number"]))
         self.observer(PagePublished(len(copies), time.monotonic() - started))
-
-    def _publish_once(self, copies: Sequence[Copy], window: int, now: Callable[[], datetime]) -> None:
-        self.require_trust()
-        # Encoded anew each time: after a long outage the time of publication must not be that of the first try.
-        stamp = Stamp(now(), self.term.epoch, window, self._relay)
-        self._publisher.publish([self._encoder.encode(row, stamp, number, tries) for row, number, tries in copies])
 
     def _report_outage(self, state: RetryCallState) -> None:
         error = state.outcome and state.outcome.exception()

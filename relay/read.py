@@ -8,7 +8,7 @@ from typing import Any
 from relay.database import Database
 from relay.lease import LeaseLost, Term
 from relay.queries import Queries
-from relay.window import Bounds, Page, Row, Window, pages
+from relay.window import Batch, Bounds, Page, Row, Window, pages
 
 _END_OF_LOG = 2**63 - 1
 
@@ -59,15 +59,17 @@ class Log:
             self._write(self._queries.advance_at, self._queries.advance, window_no=window.number, last_seq=last_seq)
         )
 
-    def batches(self, window: Window) -> Iterator[tuple[int, list[Row]]]:
-        """The window's rows in order of seq, a page at a time, each with the seq to advance to."""
+    def batches(self, window: Window) -> Iterator[Batch]:
+        """The window's rows in order of seq, a page at a time."""
         if window.rows <= self._page_size:
+            read_at = self.now()
             rows = self._rows(window, Page(window.last_seq, _END_OF_LOG, "0", str(_END_OF_LOG)))
             if rows:
-                yield rows[-1].seq, rows
+                yield Batch(rows[-1].seq, rows, read_at)
             return
         for page in pages(window.last_seq, self._plan(window)):
-            yield page.high, self._rows(window, page)
+            read_at = self.now()
+            yield Batch(page.high, self._rows(window, page), read_at)
 
     def _plan(self, window: Window) -> list[Bounds]:
         parameters = {

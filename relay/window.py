@@ -52,6 +52,16 @@ class Row(NamedTuple):
     expires_at: datetime | None
 
 
+class Batch(NamedTuple):
+    """Rows that are read, published and advanced over together."""
+
+    last_seq: int
+    """Where to advance to once the broker has them all."""
+    rows: list[Row]
+    read_at: datetime
+    """The database clock just before they were read: the latest time at which they may say they were published."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """A stretch of a window: seq in (low, high], and the transaction ids that can occur in it."""

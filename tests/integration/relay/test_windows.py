@@ -55,7 +55,7 @@ class Reader:
 
     def _read(self, window: Window) -> None:
         seqs: list[int] = []
-        for last_seq, rows in self.log.batches(window):
+        for last_seq, rows, _ in self.log.batches(window):
             self.ids += [row.id for row in rows]
             seqs += [row.seq for row in rows]
             self.log.advance(window, last_seq)
@@ -156,7 +156,7 @@ def test_a_large_window_is_paged_and_resumed(readers: Readers, connections: list
     window = before.log.open()
     assert window is not None
     batches = before.log.batches(window)
-    last_seq, rows = next(batches)
+    last_seq, rows, _ = next(batches)
     before.log.advance(window, last_seq)
     resumed = readers(page_size)  # another relay takes over in the middle
     assert [row.id for row in rows] + read_all(resumed) == late + fresh
