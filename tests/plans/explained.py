@@ -117,6 +117,7 @@ def explained(url: str, *, generic: bool = False) -> Iterator[Explained]:
             connection.execute("SELECT set_config(%s, %s, false)", [name, value])
         mode = "force_generic_plan" if generic else "auto"
         connection.execute("SELECT set_config('plan_cache_mode', %s, false)", [mode])
+        connection.commit()
         try:
             yield Explained(connection)
         finally:
