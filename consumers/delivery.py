@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from uuid import UUID
 
 from outbox.errors import InvalidMessage
@@ -23,7 +24,7 @@ class Delivery:
     from_outbox: bool = False
     """False for a plain `.delay()` of the task: such a call has no row in the outbox."""
     body_hash: str | None = None
-    published_at: str | None = None
+    published_at: datetime | None = None
     epoch: int | None = None
     relay: str | None = None
 
@@ -33,13 +34,13 @@ class Delivery:
         return str(self.id)
 
 
-def read_delivery(task_id: str | None, consumer: str, headers: Mapping[str, object] | None) -> Delivery:
+def read_delivery(task_id: object, consumer: str, headers: object) -> Delivery:
     """From the custom headers of a Celery request. They come from the broker: nothing in them can be relied on."""
     try:
-        message_id = UUID(task_id or "")
+        message_id = UUID(task_id if isinstance(task_id, str) else "")
     except ValueError:
         raise InvalidMessage(f"the task id of this call of {consumer} is not a UUID; do not set task_id") from None
-    custom = dict(headers or {})
+    custom = dict(headers) if isinstance(headers, Mapping) else {}
     ours = custom.pop("outbox", None)
     texts = {name: value for name, value in custom.items() if isinstance(value, str)}
     if not isinstance(ours, Mapping):
@@ -52,7 +53,7 @@ def read_delivery(task_id: str | None, consumer: str, headers: Mapping[str, obje
         headers=texts,
         from_outbox=True,
         body_hash=_text(ours.get("hash")),
-        published_at=_text(ours.get("published_at")),
+        published_at=_time(ours.get("published_at")),
         epoch=_whole(ours.get("epoch")),
         relay=_text(ours.get("relay")),
     )
@@ -63,4 +64,12 @@ def _whole(value: object) -> int | None:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and len(value) <= 255 else None
+    return value if isinstance(value, str) and len(value) <= 255 and value.isprintable() else None
+
+
+def _time(value: object) -> datetime | None:
+    try:
+        told = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return told if told is not None and told.tzinfo is not None else None

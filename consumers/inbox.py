@@ -76,7 +76,7 @@ class Inbox:
             except DBAPIError as error:
                 # Under REPEATABLE READ and above a lost race is an error, and the whole transaction must run again.
                 if not (_lost_race(error) and remaining):
-                    return Unavailable(error)
+                    return Unavailable(error) if _outage(error) else Failed(error)
         raise AssertionError("unreachable: the last try returns")
 
     def schedule_retry(self, delivery: Delivery, error: BaseException, delay: timedelta) -> None:
@@ -155,8 +155,11 @@ def _lost_race(error: Exception) -> bool:
 
 
 def _outage(error: Exception) -> bool:
-    """The inbox's own connection broke under the handler: says nothing about the handler."""
-    return isinstance(error, DBAPIError) and error.connection_invalidated
+    """The inbox's own connection broke, or there was none to be had: says nothing about the message."""
+    if not isinstance(error, DBAPIError):
+        return False
+    broken = isinstance(error.orig, psycopg.OperationalError | psycopg.InterfaceError) and not _lost_race(error)
+    return error.connection_invalidated or broken
 
 
 def intact(delivery: Delivery, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:

@@ -18,16 +18,19 @@ class MessageIds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pid = 0
         self._millis = 0
         self._counter = 0
+        # A fork copies the lock as it is: held by another thread at that moment, the child would wait for ever.
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        # The child would step through the parent's ids: start from fresh randomness.
+        self._millis = 0
 
     def new(self) -> UUID:
         with self._lock:
             now = time.time_ns() // 1_000_000
-            if self._pid != os.getpid():
-                # After a fork the child would step through the parent's ids: start from fresh randomness.
-                self._pid, self._millis = os.getpid(), 0
             if now > self._millis:
                 self._millis = now
                 self._counter = self._random_start()

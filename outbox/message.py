@@ -11,10 +11,14 @@ from outbox.errors import InvalidMessage
 TASK_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,254}", re.ASCII)
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:@/#-]{1,255}", re.ASCII)
 
-# What Celery and the relay put into the headers of a task message themselves.
+# What Celery and kombu read from the headers of a task message, and the relay's own; a contract test compares this with
+# the installed Celery. A header of such a name would change how the task runs, or make it unreadable.
 RESERVED_HEADERS = frozenset(
-    "argsrepr chord errbacks eta expires group group_index id ignore_result kwargsrepr lang method meth origin outbox"
-    " parent_id replaced_task_nesting retries root_id shadow stamped_headers stamps task timelimit".split()
+    "_children _filter_x_death_headers _get_custom_headers _protected args argsrepr as_execution_options callbacks"
+    " called_directly chain children chord clear compression correlation_id delivery_info errbacks eta expires get"
+    " group group_index headers hostname id ignore_result is_eager kwargs kwargsrepr lang logfile loglevel meth method"
+    " origin outbox parent_id properties replaced_task_nesting reply_to retries root_id shadow soft_time_limit"
+    " stamped_headers stamps task taskset time_limit timelimit update utc".split()
 )
 
 

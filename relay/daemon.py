@@ -1,6 +1,5 @@
 """The relay process: puts the parts together, runs terms until it is told to stop."""
 
-import signal
 import threading
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +22,7 @@ from relay.read import Log
 from relay.reconcile import Reconcile
 from relay.registry import Registration
 from relay.settings import RelaySettings
+from relay.signals import on_signals
 
 # An idle log is looked at ever less often, up to settings.poll_seconds; the first message makes it quick again.
 _POLL_GROWTH = 1.5
@@ -47,9 +47,8 @@ class Relay:
         self._stop.set()
 
     def stop_on_signals(self) -> None:
-        """SIGTERM and SIGINT drain and hand over. Call it from the main thread."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.stop())
+        """SIGTERM and SIGINT drain and hand over. Call it from the main thread, before `run`."""
+        on_signals(self.stop)
 
     def run(self) -> None:
         publisher = RedisPublisher(self._settings.broker_url, self._settings.broker_timeout)

@@ -4,6 +4,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import psycopg
+from psycopg import conninfo
 
 from outbox.errors import ConfigurationError, SchemaMismatch, Unreachable
 from outbox.migrations import REVISION
@@ -22,7 +23,22 @@ def libpq_url(url: str) -> str:
             "the database URL does not start with postgresql:// ; give OUTBOX_DATABASE_URL="
             "postgresql://user@host:5432/name (PostgreSQL is the only database supported)"
         )
-    return "postgresql://" + rest
+    plain = "postgresql://" + rest
+    if not _well_formed(plain):
+        # libpq's own message quotes the URL, password and all.
+        raise ConfigurationError(
+            "the database URL is malformed (host, port or an unknown option); the form is"
+            " postgresql://user:password@host:5432/name, special characters percent-encoded"
+        )
+    return plain
+
+
+def _well_formed(url: str) -> bool:
+    try:
+        ports = str(conninfo.conninfo_to_dict(url).get("port") or "5432").split(",")
+    except psycopg.ProgrammingError:
+        return False
+    return all(not port or (port.isdecimal() and 0 < int(port) < 65536) for port in ports)
 
 
 def shown_url(url: str) -> str:
@@ -30,9 +46,13 @@ def shown_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
-        return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
     except ValueError:
         return "(malformed URL)"
+    # A password with an unescaped / or ? ends up in the path or the query: then nothing of it is safe to show.
+    if "://" not in url or not parts.scheme or "@" in parts.path + parts.query + parts.fragment:
+        return "(malformed URL)"
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    return f"{parts.scheme}://{host}{port}{parts.path}"
 
 
 def connect(url: str, ttl: float, label: str) -> Database:
@@ -67,7 +87,7 @@ def _require_durable_commits(connection: Database) -> None:
 def identify(connection: Database, queries: Queries) -> None:
     """Refuse a database that is not migrated, is read-only, or is not the cluster whose snapshots we hold."""
     try:
-        row = connection.execute(queries.identify).fetchone()
+        row = connection.execute(queries.identify, {}).fetchone()
     except (psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         raise SchemaMismatch('the outbox tables are missing in this database; run "outbox migrate"') from None
     if row is None:

@@ -67,7 +67,7 @@ class _Template:
     after_tag: bytes
 
     def render(self, row: Row, stamp: Stamp, publication: int, attempt: int) -> bytes:
-        body = b64encode(b"[%b, %b%b" % (row.args.encode("ascii"), row.kwargs.encode("ascii"), _EMBED))
+        body = b64encode(b"[%b, %b%b" % (row.args.encode(), row.kwargs.encode(), _EMBED))
         message_id = row.id.encode("ascii")
         tag = message_id if publication == 0 else b"%b.%d" % (message_id, publication)
         return b"".join(
@@ -94,7 +94,7 @@ class _Template:
 def _user_headers(headers: str) -> bytes:
     """The inside of the headers object. They stand before ours: of two equal JSON keys the last one wins."""
     inside = headers.strip()[1:-1].strip()
-    return inside.encode("ascii") + b", " if inside else b""
+    return inside.encode() + b", " if inside else b""
 
 
 def _outbox_header(row: Row, stamp: Stamp, publication: int, attempt: int) -> bytes:
@@ -130,7 +130,7 @@ def _template(task: str, queue: str, priority: int | None) -> _Template:
         "argsrepr": "",
         "kwargsrepr": "",
         "origin": "outbox",
-        "ignore_result": False,
+        "ignore_result": None,
         "replaced_task_nesting": 0,
         "stamped_headers": None,
         "stamps": {},

@@ -81,8 +81,11 @@ def _run(database_url: str, schema: str, work: Callable[[Config], None]) -> None
 @contextmanager
 def _transaction(database_url: str) -> Iterator[sa.Connection]:
     """One transaction; what the server refuses becomes one clear line."""
-    url = sa.make_url(libpq_url(database_url)).set(drivername="postgresql+psycopg")
-    engine = sa.create_engine(url, poolclass=sa.NullPool, connect_args={"connect_timeout": 10})
+    url = libpq_url(database_url)
+    # libpq reads the URL itself: several hosts, services and options that SQLAlchemy does not know work too.
+    engine = sa.create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(url, connect_timeout=10), poolclass=sa.NullPool
+    )
     try:
         with engine.begin() as connection:
             yield connection

@@ -255,4 +255,5 @@ def queries_for(schema: str) -> Queries:
 
 
 def _rendered(text: LiteralString, schema: str) -> bytes:
-    return sql.SQL(text).format(schema=sql.Identifier(schema)).as_bytes(None)
+    # A percent sign in the name would be read as a parameter: doubled here, so every statement is run with parameters.
+    return sql.SQL(text).format(schema=sql.Identifier(schema.replace("%", "%%"))).as_bytes(None)

@@ -42,7 +42,7 @@ class Reconcile:
         self._next = now + _EVERY_SECONDS
         if not self._positions or self._positions[-1][1] != self._log.published:
             self._positions.append((now, self._log.published))
-        timeout = self._connection.execute(self._queries.receipt_timeout).fetchall()[0][0]
+        timeout = self._connection.execute(self._queries.receipt_timeout, {}).fetchall()[0][0]
         if timeout is None:
             # No consumer is registered: nothing is owed a receipt, and the sweep waits for the first one.
             return

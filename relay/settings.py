@@ -117,9 +117,11 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
 
 
 def _check_broker(url: str) -> None:
-    scheme = re.split(r"[:+]", url, maxsplit=1)[0]
-    if scheme not in _BROKERS:
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in _BROKERS:
+        # Only a plain word is repeated: what stands before "://" in a malformed URL may be a password.
+        named = f" of {scheme}" if separator and re.fullmatch(r"[a-z+]{1,20}", scheme) else ""
         raise ConfigurationError(
-            f"broker URL with scheme {scheme[:20]!a} is not supported; give OUTBOX_BROKER_URL=redis://host:6379/0"
+            f"the broker URL{named} is not supported; give OUTBOX_BROKER_URL=redis://host:6379/0"
             f" ({', '.join(_BROKERS)})"
         )

@@ -38,14 +38,14 @@ class Status:
 
 
 def collect(connection: Database, queries: StatusQueries) -> Status:
-    epoch, holder, name, alive, _ = connection.execute(queries.leader).fetchall()[0]
+    epoch, holder, name, alive, _ = connection.execute(queries.leader, {}).fetchall()[0]
     leads = holder if alive else None
     relays = tuple(
         RelayLine(name, relay, version, relay == leads, seen, broker, error)
-        for relay, name, version, seen, broker, error in connection.execute(queries.relays)
+        for relay, name, version, seen, broker, error in connection.execute(queries.relays, {})
     )
     count, oldest = connection.execute(queries.backlog, {"most": MOST_COUNTED + 1}).fetchall()[0]
-    due = connection.execute(queries.due).fetchall()
+    due = connection.execute(queries.due, {}).fetchall()
     return Status(
         epoch=epoch,
         leader=name if leads else None,
@@ -55,8 +55,8 @@ def collect(connection: Database, queries: StatusQueries) -> Status:
         oldest_seconds=oldest,
         due={reason: total for reason, total, _ in due},
         due_now=sum(ready for _, _, ready in due),
-        receipts_last_minute=dict(connection.execute(queries.receipts).fetchall()),
-        consumers=dict(connection.execute(queries.consumers).fetchall()),
+        receipts_last_minute=dict(connection.execute(queries.receipts, {}).fetchall()),
+        consumers=dict(connection.execute(queries.consumers, {}).fetchall()),
     )
 
 

@@ -28,8 +28,12 @@ class RedisPublisher:
                 # Retries belong to the relay: it must know that a batch may have arrived twice.
                 retry=Retry(NoBackoff(), 0),
             )
-        except ValueError as error:
-            raise ConfigurationError(f"OUTBOX_BROKER_URL is malformed: {error}") from None
+        except ValueError:
+            # redis-py quotes the part it could not read, which may be the password.
+            raise ConfigurationError(
+                "OUTBOX_BROKER_URL is malformed; the form is redis://user:password@host:6379/0,"
+                " special characters percent-encoded"
+            ) from None
 
     def publish(self, batch: Sequence[Encoded]) -> None:
         try:

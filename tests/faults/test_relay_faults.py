@@ -1,5 +1,6 @@
 """Relays that die, freeze or are asked to leave, while an application writes and a worker applies."""
 
+import signal
 from collections.abc import Iterator
 from uuid import UUID
 
@@ -127,6 +128,16 @@ def test_sigterm_hands_over_without_a_repeated_delivery(
     with redis.Redis.from_url(broker_url) as broker:
         wait_until(lambda: broker.llen("celery") >= len(written), 20, "every message at the broker")
         assert broker.llen("celery") == len(written)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_at_any_moment_ends_an_idle_relay(relays: Relays, database: str, number: signal.Signals) -> None:
+    """An idle relay is nearly always inside a wait: a handler on the main thread would hang there now and then."""
+    for attempt in range(8):
+        name = f"relay-{attempt}"
+        relays.start(name)
+        wait_for_line(relays.by_name[name], "leadership_gained")
+        assert relays.by_name[name].terminate(deadline=10, number=number) == 0
 
 
 def test_two_relays_with_one_name_are_two_relays(relays: Relays, writer: Writer, database: str) -> None:
