@@ -26,8 +26,8 @@ check: $(READY) ## ruff, mypy --strict, import rules, public names
 bench: $(READY) ## speed, as ratios measured side by side; writes build/bench.json
 	@$(BIN)/python -m benchmarks
 
-chaos: $(READY) ## the fault tests in their long form; writes build/chaos.json
-	@$(BIN)/python -m pytest -m chaos -s
+chaos: $(READY) ## the fault tests in their long form (about 15 minutes)
+	@$(BIN)/python -m pytest -m chaos --durations=0
 
 wheel: $(READY) ## build/dist/*.whl
 	@$(BIN)/python -m build --wheel --no-isolation --outdir build/dist .
