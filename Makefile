@@ -40,7 +40,8 @@ clean: ## remove the virtual environment and build output
 	rm -rf $(VENV) build
 
 # Debian's python3 has pip but no ensurepip, other Pythons the reverse: take what is there.
-$(READY): requirements.lock pyproject.toml
+# After a change of entry points in pyproject.toml: make clean.
+$(READY): requirements.lock
 	@echo "setting up $(VENV) (once, about 15 s)"
 	@rm -rf $(VENV)
 	@if $(PYTHON) -m pip --version >/dev/null 2>&1; \
