@@ -1,11 +1,15 @@
 """The script of the demo."""
 
+import os
+import shutil
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TextIO
 
 from relay.demo import ledger
-from relay.demo.screen import NEXT_STEPS, Screen, books
+from relay.demo.screen import Screen, books, next_steps
 from relay.demo.stage import Stage
 from relay.embedded import DeadlineExceeded
 
@@ -90,5 +94,13 @@ def run(out: TextIO, *, orders: int = ORDERS, rate: float = RATE, external: bool
     screen.plain("outbox demo: orders are charged exactly once, whatever dies on stage\n")
     with Stage(external=external) as stage:
         balanced = Play(stage, screen, orders, rate).perform()
-    screen.plain(NEXT_STEPS if balanced else "  this is a bug: please report it with the lines above\n")
+    screen.plain(next_steps(_program()) if balanced else "  this is a bug: please report it with the lines above\n")
     return balanced
+
+
+def _program() -> str:
+    """The command as typed here: `outbox` where it is on the PATH, else its place in the virtual environment."""
+    beside = Path(sys.executable).with_name("outbox")
+    if shutil.which("outbox") or not beside.exists():
+        return "outbox"
+    return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)

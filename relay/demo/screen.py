@@ -61,9 +61,11 @@ def books(balance: Balance, absorbed: int) -> str:
 """
 
 
-NEXT_STEPS = """\
+def next_steps(program: str) -> str:
+    """What to do after the show; `program` is how this reader starts the command line."""
+    return f"""\
   try next:
-    make test               every guarantee against real servers, some of them killed
-    outbox --help           migrate, relay, status
-    README.md               put it into your own application in five minutes
+    {"make test":<24}every guarantee against real servers, some of them killed
+    {program + " --help":<24}migrate, relay, status
+    {"README.md":<24}put it into your own application in five minutes
 """
