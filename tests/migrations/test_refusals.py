@@ -106,6 +106,10 @@ def test_a_host_that_does_not_exist() -> None:
         ("", "OUTBOX_DATABASE_URL is not set"),
         (f"mysql://user:{SECRET}@host/shop", "does not start with postgresql://"),
         (f"user:{SECRET}@host/shop", "does not start with postgresql://"),
+        (f"postgresql://user:{SECRET}@host:abc/shop", "is malformed"),
+        (f"postgresql://user:{SECRET}@host:0/shop", "is malformed"),
+        (f"postgresql://user:{SECRET}@host/shop?wat=1", "is malformed"),
+        (f"postgresql://user:{SECRET}@[::1/shop", "is malformed"),
     ],
 )
 def test_a_url_that_is_none(url: str, why: str) -> None:

@@ -10,11 +10,11 @@ from tests.plans.explained import Explained
 
 DUE = """
 INSERT INTO outbox_due (message_id, due_at, publication, reason)
-    SELECT id, clock_timestamp() - interval '1 s' * seq, 1, 'redelivery' FROM outbox_message ORDER BY seq LIMIT 50000
+    SELECT id, clock_timestamp() - interval '1 s' * seq, 1, 'redelivery' FROM outbox_message ORDER BY seq LIMIT 20000
 """
 RETRIES = """
 INSERT INTO inbox_retry (message_id, consumer, kind, due_at)
-    SELECT id, task, 'failure', clock_timestamp() - interval '1 s' * seq FROM outbox_message ORDER BY seq LIMIT 50000
+    SELECT id, task, 'failure', clock_timestamp() - interval '1 s' * seq FROM outbox_message ORDER BY seq LIMIT 20000
 """
 
 
