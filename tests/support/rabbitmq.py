@@ -65,7 +65,7 @@ class RabbitMQ(Server):
         super().__init__(None, None)
         self.account = None  # Erlang has no objection to root, and the unpacked files may be in a private home
         self.binaries = binaries or find_rabbitmq()
-        self.node = f"outbox-{secrets.token_hex(4)}@localhost"
+        self.node = f"outbox-{secrets.token_hex(4)}@127.0.0.1"
         self._settings = dict(settings or {})
         self._mapper: Process | None = None
         self._mapper_port = 0
@@ -143,6 +143,7 @@ class RabbitMQ(Server):
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RUNNING_UNDER_SYSTEMD": "true",  # the server replaces its shell script, and so hears our signals
             "RABBITMQ_NODENAME": self.node,
+            "RABBITMQ_USE_LONGNAME": "true",  # an address needs no name resolution
             "RABBITMQ_DIST_PORT": str(self._node_port),
             "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
             "RABBITMQ_LOG_BASE": str(folder / "logs"),

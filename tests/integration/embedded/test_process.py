@@ -1,6 +1,7 @@
 """Processes: started with their children, ended with their children."""
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from relay.embedded import guardian as guardian_module
 from relay.embedded.guardian import family, living
 from relay.embedded.process import port_taken
 from tests.support.processes import Programs, wait_for_line
+from tests.support.servers import missing
 
 PARENT = """
 import os, signal, subprocess, sys, threading
@@ -105,6 +107,8 @@ def test_a_free_port_lies_below_those_of_outgoing_connections() -> None:
 
 
 def test_the_family_is_the_same_by_way_of_ps(parent: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("ps") is None:
+        missing("ps", "install the package procps; only systems without /proc need it")
     expected = family(parent.pid)
     monkeypatch.setattr(guardian_module, "_processes", processes_by_ps)
     assert family(parent.pid) == expected

@@ -133,7 +133,6 @@ def test_what_is_no_session(engine: sa.Engine, database: str) -> None:
 
 
 def test_async_objects_are_refused_by_name(engine: sa.Engine, database: str) -> None:
-    pytest.importorskip("greenlet", reason="SQLAlchemy's asyncio needs greenlet: pip install sqlalchemy[asyncio]")
     from sqlalchemy.ext import asyncio
 
     url = sa.make_url(database).set(drivername="postgresql+psycopg_async")
