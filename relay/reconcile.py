@@ -10,6 +10,7 @@ there, so a long queue gets copies it did not need; consumers absorb them.
 
 import time
 from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -25,18 +26,27 @@ _EVERY_SECONDS = 1.0
 class Reconcile:
     """One term's sweep behind the position."""
 
-    def __init__(self, connection: Database, queries: Queries, log: Log, term: Term, observer: Observer) -> None:
+    def __init__(
+        self,
+        connection: Database,
+        queries: Queries,
+        log: Log,
+        term: Term,
+        observer: Observer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._connection = connection
         self._queries = queries
         self._log = log
         self._observer = observer
         self._fence: dict[str, Any] = {"epoch": term.epoch, "holder": term.holder}
         self._positions: deque[tuple[float, str]] = deque()
-        self._next = 0.0
+        self._clock = clock
+        self._next = clock()
 
     def step(self) -> None:
         """At most once a second: remember where the log is, and sweep up to where it was a receipt timeout ago."""
-        now = time.monotonic()
+        now = self._clock()
         if now < self._next:
             return
         self._next = now + _EVERY_SECONDS

@@ -1,10 +1,12 @@
 """One message all the way through: transaction, relay process, broker, Celery worker, receipted effect."""
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 
 import psycopg
 import pytest
+import redis
 
 from outbox import Message
 from relay.embedded import wait_until
@@ -88,3 +90,20 @@ def test_a_plain_celery_task_gets_the_message_too(
     writer.add(Message("ledger.plain", args=(1,), kwargs={"two": 2}))
     wait_until(lambda: len(echoes(database)) == 1, 40, "the plain task")
     assert list(echoes(database).values()) == [{"args": [1], "kwargs": {"two": 2}}]
+
+
+def test_a_forged_copy_never_suppresses_the_real_one(
+    writer: Writer, programs: Programs, database: str, broker_url: str
+) -> None:
+    programs.environment |= {"OUTBOX_DATABASE_URL": database, "OUTBOX_BROKER_URL": broker_url}
+    programs.relay(database, broker_url, "--name", "relay-1")
+    key = writer.add(Message("ledger.echo", kwargs={"amount": 1}))
+    with redis.Redis.from_url(broker_url) as broker:
+        (real,) = wait_until(lambda: broker.lrange("celery", 0, -1), 10, "the message at the broker")
+        forged = json.loads(real)
+        forged["body"] = b64encode(b'[[], {"amount": 1000000}, {}]').decode()
+        broker.rpush("celery", json.dumps(forged))  # in front: the forged copy is taken first
+    worker = programs.worker("tests.support.ledger_app", "--without-gossip", "--without-mingle")
+    wait_until(lambda: echoes(database), 40, "the real one")
+    assert echoes(database)[key]["kwargs"] == {"amount": 1}
+    assert f"{key} arrived with other arguments" in worker.output()

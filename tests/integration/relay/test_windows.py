@@ -11,30 +11,22 @@ import psycopg
 import pytest
 
 from relay.database import connect
-from relay.lease import LeaseLost, Term
+from relay.lease import LeaseLost
 from relay.queries import queries_for
 from relay.read import Log
 from relay.window import Window
+from tests.support.leases import take_lease
 
 QUERIES = queries_for("public")
 INSERT = "INSERT INTO outbox_message (id, task, kwargs) VALUES (%s, 'a.b', %s)"
 Client = psycopg.Connection[tuple[Any, ...]]
 
 
-def acquire(url: str) -> Term:
-    """Take the lease, whoever holds it."""
-    holder = uuid.uuid4()
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("UPDATE outbox_leader SET epoch = epoch + 1, holder = %s", [holder])
-        epoch = connection.execute("SELECT epoch FROM outbox_leader").fetchall()[0][0]
-    return Term(epoch, holder, trusted_until=float("inf"))
-
-
 class Reader:
     """Reads every window and remembers what came, without a broker."""
 
     def __init__(self, url: str, page_size: int) -> None:
-        self.term = acquire(url)
+        self.term = take_lease(url)
         self.connection = connect(url, 3.0, "test")
         self.log = Log(self.connection, QUERIES, self.term, page_size)
         self.window: Window | None = self.log.resume()
