@@ -22,8 +22,8 @@ def quoted_schema(name: object) -> str:
         raise ConfigurationError(
             f"schema name {ascii(name)[:60]} is over 63 bytes or has control characters; choose a plain name"
         )
-    if name.startswith("pg_"):
-        raise ConfigurationError(f"schema name {name!a} is reserved by PostgreSQL (pg_); choose another name")
+    if name.startswith("pg_") or name in ("$user", "information_schema"):
+        raise ConfigurationError(f"schema name {name!a} is reserved by PostgreSQL; choose another name")
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -35,9 +35,13 @@ def libpq_url(url: str) -> str:
 
 def _well_formed(url: str) -> bool:
     try:
-        ports = str(conninfo.conninfo_to_dict(url).get("port") or "5432").split(",")
+        parsed = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError:
         return False
+    # A password with an unescaped @ ends up in the host's name, and from there in error messages.
+    if "@" in str(parsed.get("host") or ""):
+        return False
+    ports = str(parsed.get("port") or "5432").split(",")
     return all(not port or (port.isdecimal() and 0 < int(port) < 65536) for port in ports)
 
 
@@ -68,7 +72,10 @@ def connect(url: str, ttl: float, label: str) -> Database:
             keepalives_count=3,
             tcp_user_timeout=seconds * 1000,
             application_name=f"outbox {label}"[:63],
-            options=f"-c idle_in_transaction_session_timeout={seconds * 1000} -c statement_timeout=60000",
+            # enable_seqscan: every table here is read by index or by place. Planned while small, a statement would be
+            # cached as a sequential scan, and the leader row is then searched among all its dead versions.
+            options=f"-c idle_in_transaction_session_timeout={seconds * 1000} -c statement_timeout=60000"
+            " -c enable_seqscan=off",
         )
         _require_durable_commits(connection)
     except psycopg.OperationalError as error:

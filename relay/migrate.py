@@ -84,7 +84,11 @@ def _transaction(database_url: str) -> Iterator[sa.Connection]:
     url = libpq_url(database_url)
     # libpq reads the URL itself: several hosts, services and options that SQLAlchemy does not know work too.
     engine = sa.create_engine(
-        "postgresql+psycopg://", creator=lambda: psycopg.connect(url, connect_timeout=10), poolclass=sa.NullPool
+        "postgresql+psycopg://",
+        creator=lambda: psycopg.connect(url, connect_timeout=10),
+        poolclass=sa.NullPool,
+        # Whatever the database's default is: under REPEATABLE READ the snapshot would be older than the lock.
+        isolation_level="READ COMMITTED",
     )
     try:
         with engine.begin() as connection:
@@ -94,6 +98,8 @@ def _transaction(database_url: str) -> Iterator[sa.Connection]:
             case psycopg.errors.InsufficientPrivilege():
                 fix = "run it as the schema's owner, or GRANT CREATE ON SCHEMA to this role"
                 raise SchemaMismatch(f"this role may not create the tables: {first_line(error.orig)}; {fix}") from None
+            case psycopg.errors.ReadOnlySqlTransaction():
+                raise SchemaMismatch("this PostgreSQL is read-only; give the address of the primary") from None
             case psycopg.errors.LockNotAvailable():
                 raise SchemaMismatch("a table is locked by another transaction; end it and run this again") from None
             case psycopg.OperationalError() as cause:

@@ -107,7 +107,8 @@ GROUP BY page ORDER BY page""",
     "page": f"""\
 SELECT {_COLUMNS} FROM {{schema}}.outbox_message m WHERE NOT m.held
     AND m.xid >= %(first_xid)s::xid8 AND m.xid <= %(last_xid)s::xid8 AND m.seq > %(low)s AND m.seq <= %(high)s
-    AND m.xid >= pg_snapshot_xmax(%(prev)s::pg_snapshot) AND pg_visible_in_snapshot(m.xid, %(next)s::pg_snapshot)
+    AND m.xid >= pg_snapshot_xmax(%(prev)s::pg_snapshot) AND m.xid < pg_snapshot_xmax(%(next)s::pg_snapshot)
+    AND pg_visible_in_snapshot(m.xid, %(next)s::pg_snapshot)
 UNION ALL
 SELECT {_COLUMNS} FROM {{schema}}.outbox_message m WHERE NOT m.held
     AND m.xid = ANY({_LATE}) AND m.seq > %(low)s AND m.seq <= %(high)s
@@ -117,21 +118,22 @@ ORDER BY 2""",
     "collect": """\
 WITH fence AS MATERIALIZED (SELECT FROM {schema}.outbox_leader p WHERE {fence} FOR NO KEY UPDATE),
 taken AS (
-    DELETE FROM {schema}.inbox_retry r WHERE EXISTS (SELECT FROM fence) AND (r.message_id, r.consumer, r.kind) IN (
-        SELECT d.message_id, d.consumer, d.kind FROM {schema}.inbox_retry d
-        WHERE d.due_at <= clock_timestamp() AND d.kind IN ('failure', 'check', 'early') ORDER BY d.due_at LIMIT 1000)
+    DELETE FROM {schema}.inbox_retry r WHERE EXISTS (SELECT FROM fence) AND r.ctid = ANY (ARRAY(
+        SELECT d.ctid FROM {schema}.inbox_retry d WHERE d.due_at <= (SELECT clock_timestamp())
+            AND d.kind IN ('failure', 'check', 'early') ORDER BY d.due_at LIMIT 1000))
     RETURNING r.message_id, r.attempt)
 INSERT INTO {schema}.outbox_due AS d (message_id, due_at, attempt, publication, reason)
 SELECT message_id, clock_timestamp(), max(attempt), 1, 'retry' FROM taken GROUP BY message_id
 ON CONFLICT (message_id) DO UPDATE
     SET due_at = least(d.due_at, excluded.due_at), attempt = greatest(d.attempt, excluded.attempt)""",
+    # (SELECT clock_timestamp()): a volatile call is no index condition, its value once read is.
     # A plan whose message has a receipt needs no publication, only forgetting: asked here, last before publishing.
     "due": f"""\
 SELECT {_COLUMNS}, d.publication, d.attempt, c.task IS NOT NULL,
     EXISTS (SELECT FROM {{schema}}.inbox_receipt r WHERE r.message_id = m.id AND r.consumer = m.task)
 FROM {{schema}}.outbox_due d JOIN {{schema}}.outbox_message m ON m.id = d.message_id
     LEFT JOIN {{schema}}.inbox_consumer c ON c.task = m.task
-WHERE d.due_at <= clock_timestamp() ORDER BY d.due_at LIMIT %(page)s""",
+WHERE d.due_at <= (SELECT clock_timestamp()) ORDER BY d.due_at LIMIT %(page)s""",
     # A plan is kept until the receipt exists, each time twice as far ahead: published is not delivered.
     "settle": """\
 WITH fence AS MATERIALIZED (SELECT FROM {schema}.outbox_leader p WHERE {fence} FOR NO KEY UPDATE),
@@ -152,8 +154,9 @@ published AS (
         AND m.xid >= pg_snapshot_xmax(f.reconciled) AND m.xid < pg_snapshot_xmax(%(upto)s::pg_snapshot)
         AND pg_visible_in_snapshot(m.xid, %(upto)s::pg_snapshot)
     UNION ALL
-    SELECT m.id, m.task FROM fence f, pg_snapshot_xip(f.reconciled) x JOIN {schema}.outbox_message m ON m.xid = x
-    WHERE NOT m.held AND pg_visible_in_snapshot(x, %(upto)s::pg_snapshot)),
+    SELECT m.id, m.task FROM {schema}.outbox_message m WHERE NOT m.held AND m.xid = ANY (ARRAY(
+        SELECT x FROM fence f, pg_snapshot_xip(f.reconciled) x
+        WHERE pg_visible_in_snapshot(x, %(upto)s::pg_snapshot)))),
 planned AS (
     INSERT INTO {schema}.outbox_due (message_id, due_at, publication, reason)
     SELECT m.id, clock_timestamp() + greatest(c.receipt_timeout - %(age)s, interval '0'), 1, 'redelivery'
@@ -172,12 +175,16 @@ DELETE FROM {schema}.outbox_relay WHERE holder = %(holder)s OR seen_at < clock_t
 }
 
 # Published means visible in prev, or visible in next up to last_seq. Bounded: status must be cheap on a huge backlog.
-_BACKLOG = """\
-SELECT count(*), extract(epoch FROM clock_timestamp() - min(created_at))::float8 FROM (
-    SELECT m.created_at FROM {schema}.outbox_message m, {schema}.outbox_leader p
-    WHERE NOT m.held AND m.xid >= pg_snapshot_xmin(p.prev) AND m.seq > p.base_seq
-      AND NOT pg_visible_in_snapshot(m.xid, p.prev)
-      AND NOT (p.next IS NOT NULL AND m.seq <= p.last_seq AND pg_visible_in_snapshot(m.xid, p.next))
+_WAITING = """m.seq > p.base_seq
+    AND NOT (p.next IS NOT NULL AND m.seq <= p.last_seq AND pg_visible_in_snapshot(m.xid, p.next))"""
+_BACKLOG = f"""\
+SELECT count(*), extract(epoch FROM clock_timestamp() - min(created_at))::float8
+FROM {{schema}}.outbox_leader p CROSS JOIN LATERAL (
+    (SELECT m.created_at FROM {{schema}}.outbox_message m
+     WHERE NOT m.held AND m.xid >= pg_snapshot_xmax(p.prev) AND {_WAITING} ORDER BY m.xid, m.seq LIMIT %(most)s)
+    UNION ALL
+    (SELECT m.created_at FROM {{schema}}.outbox_message m
+     WHERE NOT m.held AND m.xid = ANY (ARRAY(SELECT pg_snapshot_xip(p.prev))) AND {_WAITING} LIMIT %(most)s)
     LIMIT %(most)s) waiting"""
 
 STATUS_STATEMENTS: dict[str, LiteralString] = {
@@ -195,7 +202,7 @@ FROM {schema}.outbox_due GROUP BY reason ORDER BY reason""",
     # The BRIN index on applied_at makes this a look at the newest blocks only.
     "receipts": """\
 SELECT status, count(*) FROM {schema}.inbox_receipt
-WHERE applied_at > clock_timestamp() - interval '1 minute' GROUP BY status ORDER BY status""",
+WHERE applied_at > (SELECT clock_timestamp()) - interval '1 minute' GROUP BY status ORDER BY status""",
     "consumers": """\
 SELECT task, extract(epoch FROM clock_timestamp() - last_seen)::float8 FROM {schema}.inbox_consumer ORDER BY task""",
 }

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
+import pytest
 
 from relay import migrate
 from relay.embedded import wait_until
@@ -111,3 +112,25 @@ def others_connected(url: str) -> list[int]:
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         return [pid for (pid,) in found]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_two_at_once_whatever_the_default_isolation(empty_database: str, programs: Programs, level: str) -> None:
+    """A snapshot older than the lock would not see what the one before has made."""
+    with psycopg.connect(empty_database) as connection:
+        name = connection.info.dbname
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = '{level}'".encode())
+    env = {"OUTBOX_DATABASE_URL": empty_database}
+    with migration_lock_held(empty_database) as connection:
+        started = [programs.outbox("migrate", name=f"migrate-{number}", env=env) for number in range(2)]
+        wait_until(lambda: len(waiting(empty_database, "advisory")) == 2, 30, "two migrations at the lock")
+        connection.commit()
+    assert [(wait_for_exit(each, 30), each.output()) for each in started] == [(0, DONE)] * 2
+
+
+def test_a_read_only_database_is_refused_in_one_line(empty_database: str, programs: Programs) -> None:
+    with psycopg.connect(empty_database) as connection:
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET default_transaction_read_only = on".encode())
+    refused = programs.outbox("migrate", env={"OUTBOX_DATABASE_URL": empty_database})
+    assert wait_for_exit(refused) == 4
+    assert refused.output() == "outbox: this PostgreSQL is read-only; give the address of the primary\n"

@@ -126,6 +126,8 @@ def test_a_url_that_is_none(url: str, why: str) -> None:
         ("x" * 64, "is over 63 bytes"),
         ("é" * 32, "is over 63 bytes"),
         ("pg_x", "is reserved by PostgreSQL"),
+        ("$user", "is reserved by PostgreSQL"),
+        ("information_schema", "is reserved by PostgreSQL"),
         ("line\nbreak", "has control characters"),
         ("nul\0", "has control characters"),
         ("escape\x1b[2J", "has control characters"),

@@ -55,7 +55,7 @@ def test_a_name_that_postgresql_would_cut_or_a_log_would_mangle_is_refused(name:
 def test_a_name_of_postgresql_itself_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         quoted_schema(name)
-    assert str(refused.value) == f"schema name {name!a} is reserved by PostgreSQL (pg_); choose another name"
+    assert str(refused.value) == f"schema name {name!a} is reserved by PostgreSQL; choose another name"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -88,7 +88,7 @@ def test_a_wrong_name_is_refused(name: str) -> None:
 
 
 def test_a_wrong_schema_is_refused() -> None:
-    assert refusal(schema="pg_x") == "schema name 'pg_x' is reserved by PostgreSQL (pg_); choose another name"
+    assert refusal(schema="pg_x") == "schema name 'pg_x' is reserved by PostgreSQL; choose another name"
 
 
 def test_every_variable_reaches_its_setting() -> None:
