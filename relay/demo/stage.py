@@ -38,7 +38,8 @@ class Stage:
             undo.callback(self._guardian.close)
             self._guardian.remove(self._folder)
             urls = self._external_servers() if self._external else self._own_servers(undo)
-            self._environment = _clean_environment(os.environ) | urls
+            # A killed worker leaves its temporary files; in our own folder they go with the rest.
+            self._environment = _clean_environment(os.environ) | urls | {"TMPDIR": str(self._folder)}
             migrate.upgrade(urls["OUTBOX_DATABASE_URL"])
             self.database: Database = undo.enter_context(connect(urls["OUTBOX_DATABASE_URL"], 5.0, "demo"))
             undo.callback(self._end_processes)

@@ -1,14 +1,15 @@
 """Payloads that a caller may write, for Hypothesis: the same examples on every run, nothing kept in the repository."""
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 
 from hypothesis import configuration, settings
 from hypothesis import strategies as st
 
-# Even without an example database Hypothesis caches its tables of characters, by default beside the tests.
-configuration.set_hypothesis_home_dir(f"{tempfile.gettempdir()}/hypothesis-{os.getuid()}")
+from tests.support.processes import ROOT
+
+# Even without an example database Hypothesis caches its tables of characters, by default beside the tests;
+# build/ is ignored and swept away by `make clean`.
+configuration.set_hypothesis_home_dir(ROOT / "build" / "hypothesis")
 
 repeatable = settings(deadline=None, derandomize=True, database=None, max_examples=100)
 
