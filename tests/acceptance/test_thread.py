@@ -68,7 +68,7 @@ def test_a_real_worker_executes_every_shape(writer: Writer, programs: Programs, 
 def test_a_failing_handler_is_run_again_from_the_database(
     writer: Writer, programs: Programs, database: str, broker_url: str
 ) -> None:
-    start(programs, database, broker_url, LEDGER_RECEIPT_TIMEOUT="2")
+    start(programs, database, broker_url, LEDGER_RECEIPT_TIMEOUT="0.5")
     writer.write(5, rollbacks=0, failures=2)
     report = ledger.settle(database, deadline=40)
     assert report.written == report.applied == 5
