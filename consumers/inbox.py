@@ -12,19 +12,21 @@ The effect and the receipt are one commit. Killed before it: neither exists and 
 after it, before the acknowledgement: the copy finds the receipt. There is no third case.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import psycopg
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.orm import Session, sessionmaker
 
 from consumers.delivery import Delivery
 from consumers.outcome import Applied, Duplicate, Failed, InProgress, Outcome, Unavailable
 from consumers.statements import statements_for
 from outbox import codec
-from outbox.errors import ConfigurationError
+from outbox.errors import ConfigurationError, HandlerMisuse
 from outbox.statements import DEFAULT_SCHEMA
 
 Handler = Callable[[Session], object]
@@ -34,6 +36,12 @@ _SERIALIZATION_TRIES = 5
 
 class _AlreadyReceipted(Exception):
     """Another worker's receipt was there first: roll back everything this run wrote."""
+
+
+def _refuse_commit(session: Session) -> None:
+    """Effects committed by the handler would have no receipt and come again with every copy. Savepoints are fine."""
+    if not session.in_nested_transaction():
+        raise HandlerMisuse("the handler called session.commit(); remove it, the receipt is committed with the effects")
 
 
 class _HandlerFailed(Exception):
@@ -54,10 +62,15 @@ class Inbox:
         schema: str = DEFAULT_SCHEMA,
         receipt_timeout: timedelta = timedelta(minutes=5),
     ) -> None:
+        if not isinstance(sessions, sessionmaker):
+            raise ConfigurationError(
+                f"Inbox needs a sessionmaker, not {type(sessions).__name__}: Inbox(sessionmaker(engine))"
+            )
         self.sessions = sessions
         self.receipt_timeout = receipt_timeout
         self._statements = statements_for(schema)
         self._names: set[str] = set()
+        self._unregistered: set[str] = set()
 
     def claim_name(self, name: str) -> None:
         """Celery would silently keep the first of two tasks with one name."""
@@ -77,6 +90,9 @@ class Inbox:
                 # Under REPEATABLE READ and above a lost race is an error, and the whole transaction must run again.
                 if not (_lost_race(error) and remaining):
                     return Unavailable(error) if _outage(error) else Failed(error)
+            except InvalidRequestError as error:
+                # The handler ended the transaction that was lent to it, so there is none left for the receipt.
+                return Failed(error)
         raise AssertionError("unreachable: the last try returns")
 
     def schedule_retry(self, delivery: Delivery, error: BaseException, delay: timedelta) -> None:
@@ -88,8 +104,11 @@ class Inbox:
         self._plan(delivery, "check", delivery.attempt, self.receipt_timeout, None)
 
     def register(self, task: str) -> None:
+        """Tell the relay that this task writes receipts. What could not be told now is told with the next receipt."""
+        self._unregistered.add(task)
         with self.sessions.begin() as session:
             self._execute(session, self._statements.register, task=task, receipt_timeout=self.receipt_timeout)
+        self._unregistered.discard(task)
 
     def _once(self, delivery: Delivery, handler: Handler) -> Outcome:
         try:
@@ -105,15 +124,22 @@ class Inbox:
                 self._write_receipt(session, delivery, received_at)
         except _AlreadyReceipted:
             return Duplicate("applied")
+        if delivery.consumer in self._unregistered:
+            self.register(delivery.consumer)
         return Applied(result)
 
     @staticmethod
     def _handle(session: Session, handler: Handler) -> object:
+        event.listen(session, "before_commit", _refuse_commit)
         try:
             result = handler(session)
+            if inspect.isawaitable(result):
+                raise HandlerMisuse("the handler returned an awaitable that nobody awaits; use def, not async def")
             session.flush()
         except Exception as error:
             raise _HandlerFailed(error) from error
+        finally:
+            event.remove(session, "before_commit", _refuse_commit)
         return result
 
     def _write_receipt(self, session: Session, delivery: Delivery, received_at: object) -> None:

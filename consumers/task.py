@@ -1,5 +1,6 @@
 """`@consumer`: a Celery task around a handler, so that each message takes effect exactly once."""
 
+import inspect
 import random
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from consumers.delivery import Delivery, read_delivery
 from consumers.inbox import Inbox, intact
 from consumers.outcome import Applied, Conflict, Duplicate, Failed, InProgress, Outcome, Unavailable
 from consumers.registry import register_at_worker_start
+from outbox.errors import ConfigurationError
 from outbox.message import Message
 
 logger = get_task_logger("outbox.consumers")
@@ -33,6 +35,8 @@ def consumer(app: Celery, inbox: Inbox, *, name: str) -> Callable[[HandlerFuncti
     inbox.claim_name(name)
 
     def decorate(handler: HandlerFunction) -> Task[Any, Any]:
+        check_handler(handler, name)
+
         def body(task: Task[Any, Any], /, *args: object, **kwargs: object) -> object:
             delivery = read_delivery(task.request.id, name, task.request.headers)
             if not intact(delivery, args, kwargs):
@@ -48,6 +52,8 @@ def consumer(app: Celery, inbox: Inbox, *, name: str) -> Callable[[HandlerFuncti
                 # Celery acknowledges a task that raises; what could not be written down must stay with the broker.
                 return _settle(task, inbox, delivery, Unavailable(error))
 
+        body.__name__, body.__qualname__, body.__doc__ = handler.__name__, handler.__qualname__, handler.__doc__
+        body.__module__ = handler.__module__
         register_at_worker_start(inbox, name)
         # Acknowledged only after the commit; a killed child gives its message back. Not shared: Celery would also
         # register it with every other application of this process.
@@ -63,26 +69,46 @@ def _settle(task: Task[Any, Any], inbox: Inbox, delivery: Delivery, outcome: Out
         case Applied(result):
             return result
         case Duplicate(status):
-            logger.info("duplicate of %s absorbed: already %s", delivery.id, status)
+            logger.info("duplicate absorbed: already %s", status)
         case InProgress():
-            logger.info("%s is being run by another worker", delivery.id)
+            logger.info("another worker is running this message")
             if not delivery.from_outbox:
                 raise task.retry(countdown=30, max_retries=None)
             inbox.schedule_check(delivery)
         case Conflict():
-            logger.error("%s arrived with other arguments than were written; refused", delivery.id)
+            logger.error("refused: %s arrived with other arguments than were written", delivery.id)
         case Unavailable(error):
             # Nothing was decided, so nothing is counted: the broker keeps the message until the database is back.
-            logger.warning("the database is away (%s); %s goes back to the queue", type(error).__name__, delivery.id)
+            reason = f"the database cannot be used, the message goes back to the queue: {_first_line(error)}"
+            logger.warning(reason)
             time.sleep(_OUTAGE_PAUSE_SECONDS)
-            raise Reject(requeue=True)
+            raise Reject(reason, requeue=True)
         case Failed(error):
-            logger.warning("%s failed (%s), attempt %d", delivery.id, type(error).__name__, delivery.attempt + 1)
+            tried = delivery.attempt if delivery.from_outbox else task.request.retries
+            delay = _backoff(tried)
+            logger.warning("failed, attempt %d, again in about %.0f s", tried + 1, delay, exc_info=error)
             if not delivery.from_outbox:
-                raise task.retry(exc=error, countdown=_backoff(task.request.retries), max_retries=None)
-            inbox.schedule_retry(delivery, error, timedelta(seconds=_backoff(delivery.attempt)))
+                raise task.retry(exc=error, countdown=delay, max_retries=None)
+            inbox.schedule_retry(delivery, error, timedelta(seconds=delay))
     # Not an overwritten result: whatever the first run stored stays.
     raise Ignore
+
+
+def check_handler(handler: Callable[..., object], name: str) -> None:
+    """Mistakes that would fail, or silently do nothing, with every single message."""
+    if inspect.iscoroutinefunction(handler):
+        raise ConfigurationError(f"the handler of {name!a} is async; Celery runs it synchronously, write def")
+    try:
+        inspect.signature(handler).bind_partial("session", "delivery")
+    except TypeError:
+        raise ConfigurationError(
+            f"the handler of {name!a} must take (session, delivery, ...) as its first arguments"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
 
 
 def _backoff(attempt: int) -> float:

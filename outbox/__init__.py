@@ -4,11 +4,13 @@ from outbox import Message, Outbox
 
 with Session(engine) as session, session.begin():
     session.add(order)
+    session.flush()  # the database gives order.id
     outbox.add(session, Message("billing.charge", kwargs={"order_id": order.id}))
 """
 
 from outbox.errors import (
     ConfigurationError,
+    HandlerMisuse,
     InvalidMessage,
     NotInTransaction,
     OutboxError,
@@ -21,6 +23,7 @@ from outbox.writer import Outbox
 __all__ = [
     "Added",
     "ConfigurationError",
+    "HandlerMisuse",
     "InvalidMessage",
     "Message",
     "NotInTransaction",

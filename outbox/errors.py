@@ -3,6 +3,7 @@
     OutboxError
     ├── NotInTransaction       a message was added where no transaction would carry it
     ├── InvalidMessage         a message that could not run: wrong name, wrong value, wrong option
+    ├── HandlerMisuse          a handler did what would break the one transaction of effect and receipt
     ├── ConfigurationError     a setting that is missing, malformed or contradicts another
     ├── SchemaMismatch         the database lacks our tables or has those of another version
     └── Unreachable            PostgreSQL or the broker does not answer
@@ -21,6 +22,10 @@ class NotInTransaction(OutboxError):
 
 class InvalidMessage(OutboxError, ValueError):
     """Refused before anything was written: the caller's transaction is untouched."""
+
+
+class HandlerMisuse(OutboxError):
+    """Refused before it could do harm: the run counts as failed, and nothing of it is committed."""
 
 
 class ConfigurationError(OutboxError, ValueError):

@@ -5,6 +5,12 @@ from pathlib import Path
 REVISION = "outbox_0001"
 """The revision this version of the library is written for; `outbox_revision()` in the database must equal it."""
 
+TABLES = frozenset(
+    "inbox_claim inbox_consumer inbox_dead_letter inbox_receipt inbox_retry outbox_alembic_version"
+    " outbox_audit outbox_due outbox_key outbox_leader outbox_message outbox_pause outbox_rejected outbox_relay"
+    " outbox_window".split()
+)
+
 # The functions and triggers of the migrations must not depend on the search_path of whoever calls them later:
 # pin it to the target schema (pg_temp last, so that a temporary table shadows nothing), then give it back.
 _PIN = (
@@ -19,6 +25,15 @@ def folder() -> Path:
     here = Path(__file__).resolve().parent
     shipped = here / "_migrations"
     return shipped if shipped.is_dir() else here.parent / "migrations"
+
+
+def include_object(_object: object, name: str | None, kind: str, _reflected: bool, _compare_to: object) -> bool:
+    """For the `env.py` of your own Alembic: `context.configure(..., include_object=include_object)`.
+
+    Without it `alembic revision --autogenerate` finds our tables in the database and not in your metadata, and
+    writes a migration that drops them.
+    """
+    return not (kind == "table" and name in TABLES)
 
 
 def statements(name: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from outbox.errors import ConfigurationError, OutboxError, SchemaMismatch, Unreachable
+from outbox.migrations import REVISION
 from outbox.statements import DEFAULT_SCHEMA
 from relay.settings import RelaySettings, read_environment
 
@@ -51,6 +52,7 @@ schema_option = click.option(
 
 
 @click.group(name="outbox", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="celery-outbox-relay")
 def commands() -> None:
     """Transactional outbox for Celery. Set OUTBOX_DATABASE_URL, and OUTBOX_BROKER_URL for the relay."""
 
@@ -68,18 +70,22 @@ def migrate(context: click.Context, schema: str, show_status: bool, show_sql: bo
         click.echo(runner.script(schema))
         return
     database_url = _database_url()
-    if not show_status:
-        runner.upgrade(database_url, schema)
-    state = runner.status(database_url, schema)
-    click.echo(f"schema {schema}: revision {state.current or 'none'}, newest {state.needed}")
-    if state.pending:
-        context.exit(EXIT_FINDINGS)
+    if show_status:
+        state = runner.status(database_url, schema)
+        found = f"revision {state.current}" if state.current else "no outbox tables"
+        click.echo(f"schema {schema}: {found}, newest {state.needed}")
+        if state.pending:
+            context.exit(EXIT_FINDINGS)
+        return
+    before = runner.upgrade(database_url, schema)
+    done = {None: "tables created, revision", REVISION: "nothing to do, already"}.get(before, "upgraded to")
+    click.echo(f"schema {schema}: {done} {REVISION}")
 
 
 @commands.command()
 @schema_option
 @click.option("--name", envvar="OUTBOX_RELAY_NAME", help="A label for logs and status; default: the host's name.")
-@click.option("-v", "--verbose", is_flag=True, help="Log every page too.")
+@click.option("-v", "--verbose", is_flag=True, help="Log every window and every step too.")
 def relay(schema: str, name: str | None, verbose: bool) -> None:
     """Publish committed messages until SIGTERM. Run two or more: one leads, the others stand by."""
     from relay.daemon import Relay

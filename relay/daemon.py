@@ -8,13 +8,13 @@ import psycopg
 
 from outbox.errors import Unreachable
 from relay.cycle import Cycle
-from relay.database import Database, connect, first_line, identify
+from relay.database import Database, connect, first_line, identify, shown_url
 from relay.due import Due
 from relay.encode import Encoder
-from relay.events import BrokerUnavailable, DatabaseUnavailable, Event, Observer, PagePublished, ignore
+from relay.events import BrokerUnavailable, DatabaseUnavailable, Event, Observer, PagePublished, RelayStarted, ignore
 from relay.lead import Leadership
 from relay.lease import LeaseLost, Term
-from relay.publish import Publisher
+from relay.publish import BrokerOutage, Publisher
 from relay.publish.redis import RedisPublisher
 from relay.publishing import Publishing
 from relay.queries import queries_for
@@ -52,6 +52,7 @@ class Relay:
 
     def run(self) -> None:
         publisher = RedisPublisher(self._settings.broker_url, self._settings.broker_timeout)
+        self._report_start(publisher)
         self._leadership.start()
         try:
             while not self._stop.is_set():
@@ -61,6 +62,18 @@ class Relay:
         finally:
             self._leadership.stop()
             publisher.close()
+
+    def _report_start(self, publisher: Publisher) -> None:
+        """A broker that is away is no reason not to start, but not to be learnt from the first message either."""
+        try:
+            publisher.ping()
+            answers = True
+            self._registration.broker_answered()
+        except BrokerOutage as error:
+            answers = False
+            self._observe(BrokerUnavailable(str(error), 1))
+        database, broker = shown_url(self._settings.database_url), shown_url(self._settings.broker_url)
+        self._observe(RelayStarted(database, broker, answers))
 
     def _serve(self, term: Term, publisher: Publisher) -> None:
         """One term. A snapshot held in memory dies with its connection, so a broken connection ends the term."""

@@ -18,6 +18,10 @@ _SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 def libpq_url(url: str) -> str:
     """The URL as libpq wants it; SQLAlchemy's `postgresql+psycopg://` is accepted too."""
     scheme, separator, rest = url.partition("://")
+    if separator and scheme.startswith("postgresql+") and scheme not in _SCHEMES:
+        raise ConfigurationError(
+            "the database URL names another driver, but psycopg 3 is used here; write postgresql:// or postgresql+psycopg://"
+        )
     if not separator or scheme not in _SCHEMES:
         raise ConfigurationError(
             "the database URL does not start with postgresql:// ; give OUTBOX_DATABASE_URL="
@@ -79,7 +83,7 @@ def connect(url: str, ttl: float, label: str) -> Database:
         )
         _require_durable_commits(connection)
     except psycopg.OperationalError as error:
-        raise Unreachable(f"PostgreSQL at {shown_url(url)} does not answer: {first_line(error)}") from None
+        raise Unreachable(f"cannot connect to PostgreSQL at {shown_url(url)}: {first_line(error)}") from None
     return connection
 
 

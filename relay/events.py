@@ -9,6 +9,13 @@ from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
+class RelayStarted:
+    database: str
+    broker: str
+    broker_answers: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LeadershipGained:
     epoch: int
 
@@ -73,7 +80,8 @@ class DatabaseUnavailable:
 
 
 Event: TypeAlias = (
-    LeadershipGained
+    RelayStarted
+    | LeadershipGained
     | LeadershipLost
     | LeadershipReleased
     | WindowOpened

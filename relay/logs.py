@@ -5,7 +5,15 @@ import logging
 import re
 import sys
 
-from relay.events import BrokerUnavailable, DatabaseUnavailable, Event, LeadershipLost, PageRead, PositionAdvanced
+from relay.events import (
+    BrokerUnavailable,
+    DatabaseUnavailable,
+    Event,
+    LeadershipLost,
+    PageRead,
+    PositionAdvanced,
+    WindowOpened,
+)
 
 logger = logging.getLogger("outbox.relay")
 
@@ -23,7 +31,7 @@ def _level(event: Event) -> int:
     match event:
         case BrokerUnavailable() | DatabaseUnavailable() | LeadershipLost():
             return logging.WARNING
-        case PageRead() | PositionAdvanced():
+        case PageRead() | PositionAdvanced() | WindowOpened():
             return logging.DEBUG
         case _:
             return logging.INFO

@@ -35,9 +35,9 @@ class MigrationStatus:
         return self.current != self.needed
 
 
-def upgrade(database_url: str, schema: str = DEFAULT_SCHEMA) -> None:
-    """Bring the schema to the newest revision; does nothing when it is there already."""
-    _run(database_url, schema, lambda config: command.upgrade(config, _BRANCH_HEAD))
+def upgrade(database_url: str, schema: str = DEFAULT_SCHEMA) -> str | None:
+    """Bring the schema to the newest revision; returns the one before, None where there were no tables."""
+    return _run(database_url, schema, lambda config: command.upgrade(config, _BRANCH_HEAD))
 
 
 def downgrade(database_url: str, schema: str = DEFAULT_SCHEMA) -> None:
@@ -61,7 +61,7 @@ def status(database_url: str, schema: str = DEFAULT_SCHEMA) -> MigrationStatus:
         return MigrationStatus(_current(connection, schema), _newest(schema))
 
 
-def _run(database_url: str, schema: str, work: Callable[[Config], None]) -> None:
+def _run(database_url: str, schema: str, work: Callable[[Config], None]) -> str | None:
     quoted = quoted_schema(schema).replace("%", "%%")
     with _transaction(database_url) as connection:
         _refuse_old_server(connection)
@@ -70,12 +70,14 @@ def _run(database_url: str, schema: str, work: Callable[[Config], None]) -> None
             sa.text("SELECT pg_advisory_xact_lock(hashtextextended('outbox migrate ' || CAST(:schema AS text), 0))"),
             {"schema": schema},
         )
-        _refuse_foreign_runner(connection, schema)
+        before = _current(connection, schema)
+        _refuse_foreign_runner(connection, schema, before)
         connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
         if not _exists(connection, "SELECT to_regnamespace(quote_ident(:schema)) IS NOT NULL", schema):
             connection.exec_driver_sql(f"CREATE SCHEMA {quoted}")
         connection.exec_driver_sql(f"SET LOCAL search_path TO {quoted}, pg_temp")
         work(_config(schema, connection=connection))
+    return before
 
 
 @contextmanager
@@ -104,7 +106,7 @@ def _transaction(database_url: str) -> Iterator[sa.Connection]:
                 raise SchemaMismatch("a table is locked by another transaction; end it and run this again") from None
             case psycopg.OperationalError() as cause:
                 shown = shown_url(database_url)
-                raise Unreachable(f"PostgreSQL at {shown} does not answer: {first_line(cause)}") from None
+                raise Unreachable(f"cannot connect to PostgreSQL at {shown}: {first_line(cause)}") from None
         raise
 
 
@@ -137,10 +139,10 @@ def _refuse_old_server(connection: sa.Connection) -> None:
         raise SchemaMismatch(f"PostgreSQL {number // 10000} is too old; the outbox needs PostgreSQL 15 or newer")
 
 
-def _refuse_foreign_runner(connection: sa.Connection, schema: str) -> None:
+def _refuse_foreign_runner(connection: sa.Connection, schema: str, current: str | None) -> None:
     """Tables that someone's own Alembic made are upgraded there, or its bookkeeping would be wrong ever after."""
     ours = f"SELECT to_regclass(quote_ident(:schema) || '.{_VERSION_TABLE}') IS NOT NULL"
-    if _current(connection, schema) is not None and not _exists(connection, ours, schema):
+    if current is not None and not _exists(connection, ours, schema):
         raise SchemaMismatch(
             "these tables were made by your own Alembic; upgrade them there: alembic upgrade outbox@head"
         )

@@ -40,7 +40,7 @@ class RelaySettings:
     database_url: str = field(repr=False)
     broker_url: str = field(repr=False)
     schema: str = DEFAULT_SCHEMA
-    name: str = field(default_factory=socket.gethostname)
+    name: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
     """A label for logs and status; two relays may share it."""
     lease_ttl: float = 3.0
     """How long the lease outlives its holder: a frozen leader is replaced after this time."""
@@ -89,8 +89,10 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
         if not variable.startswith("OUTBOX_") or variable.startswith("OUTBOX_TEST_") or variable in OTHER_VARIABLES:
             continue
         if variable not in VARIABLES:
-            close = difflib.get_close_matches(variable, VARIABLES, 1)
-            hint = f", did you mean {close[0]}?" if close else f"; known are {', '.join(VARIABLES)}"
+            # Without the common beginning, which would make every name look alike.
+            names = {known.removeprefix("OUTBOX_"): known for known in VARIABLES}
+            close = difflib.get_close_matches(variable.removeprefix("OUTBOX_"), names, 1, cutoff=0.5)
+            hint = f", did you mean {names[close[0]]}?" if close else f"; known are {', '.join(VARIABLES)}"
             raise ConfigurationError(f"unknown setting {variable}{hint}")
         found[VARIABLES[variable]] = value
     return found
@@ -108,7 +110,8 @@ def _converted(name: str, value: str) -> str | float | int:
     try:
         return kinds[name](value)
     except ValueError:
-        raise ConfigurationError(f"{name} is {value!a}, which is not a number") from None
+        variable = f"OUTBOX_{name.upper()}"
+        raise ConfigurationError(f"{name} ({variable}) is {value!a}, which is not a number") from None
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:

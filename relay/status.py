@@ -7,6 +7,7 @@ from relay.database import Database
 from relay.queries import StatusQueries
 
 MOST_COUNTED = 100_000
+_GONE_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Status:
     consumers: dict[str, float]
 
     def as_json(self) -> dict[str, object]:
-        return {"schema": 1, **dataclasses.asdict(self)}
+        return {"format": 1, **dataclasses.asdict(self)}
 
 
 def collect(connection: Database, queries: StatusQueries) -> Status:
@@ -68,7 +69,7 @@ def render(status: Status) -> str:
         lines.append(f"planned    {planned}; {status.due_now:,} due now")
     done = ", ".join(f"{count:,} {outcome}" for outcome, count in status.receipts_last_minute.items())
     lines.append(f"receipts   {done or 'none'} in the last minute")
-    tasks = ", ".join(f"{task} (seen {_age(seconds)} ago)" for task, seconds in status.consumers.items())
+    tasks = ", ".join(f"{task} (registered {_age(seconds)} ago)" for task, seconds in status.consumers.items())
     lines.append(f"consumers  {tasks or 'none registered yet: start a worker with @consumer tasks'}")
     return "\n".join(lines)
 
@@ -83,15 +84,17 @@ def _backlog(status: Status) -> str:
     if not status.backlog:
         return "backlog    empty: everything committed is with the broker"
     more = "more than " if status.backlog_is_more else ""
-    return f"backlog    {more}{status.backlog:,} messages, oldest {_age(status.oldest_seconds)}"
+    noun = "message" if status.backlog == 1 else "messages"
+    return f"backlog    {more}{status.backlog:,} {noun} not yet published, oldest {_age(status.oldest_seconds)}"
 
 
 def _relay(relay: RelayLine) -> str:
+    if relay.seen_seconds_ago > _GONE_SECONDS:
+        return f"relay      {relay.name} gone: not seen for {_age(relay.seen_seconds_ago)}"
     role = "leader" if relay.leads else "standby"
     broker = f", broker answered {_age(relay.broker_seconds_ago)} ago" if relay.broker_seconds_ago is not None else ""
-    gone = "  NOT SEEN LATELY" if relay.seen_seconds_ago > 10 else ""
     error = f"  last error: {relay.last_error}" if relay.last_error else ""
-    return f"relay      {relay.name} {role}, seen {_age(relay.seen_seconds_ago)} ago{broker}{gone}{error}"
+    return f"relay      {relay.name} {role}, seen {_age(relay.seen_seconds_ago)} ago{broker}{error}"
 
 
 def _age(seconds: float | None) -> str:

@@ -130,7 +130,7 @@ def test_alone_it_migrates_and_writes(environment: Path, empty_database: str, tm
     def outbox(*arguments: str) -> str:
         return run(environment / "outbox", *arguments, cwd=tmp_path, env=env)
 
-    assert outbox("migrate") == "schema public: revision outbox_0001, newest outbox_0001\n"
+    assert outbox("migrate") == "schema public: tables created, revision outbox_0001\n"
     assert outbox("migrate", "--status") == "schema public: revision outbox_0001, newest outbox_0001\n"
     assert outbox("version").startswith("celery-outbox-relay ")
 

@@ -15,6 +15,7 @@ from consumers import Delivery, Inbox, consumer
 from outbox import Added, Message, Outbox
 from outbox.errors import (
     ConfigurationError,
+    HandlerMisuse,
     InvalidMessage,
     NotInTransaction,
     OutboxError,
@@ -27,8 +28,8 @@ from relay.settings import OTHER_VARIABLES, VARIABLES
 from tests.contract.source_tree import ROOT
 
 PUBLIC = {
-    outbox: "Added ConfigurationError InvalidMessage Message NotInTransaction Outbox OutboxError SchemaMismatch"
-    " Unreachable",
+    outbox: "Added ConfigurationError HandlerMisuse InvalidMessage Message NotInTransaction Outbox OutboxError"
+    " SchemaMismatch Unreachable",
     relay: "Relay RelaySettings",
     consumers: "Delivery Inbox consumer",
 }
@@ -37,6 +38,7 @@ EXIT_CODES = {
     SchemaMismatch: 4,
     Unreachable: 5,
     InvalidMessage: 1,
+    HandlerMisuse: 1,
     NotInTransaction: 1,
     OutboxError: 1,
 }

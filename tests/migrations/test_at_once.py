@@ -13,7 +13,8 @@ from tests.migrations.catalog import object_names, whole_catalog
 from tests.support.postgres import Cluster
 from tests.support.processes import Programs, wait_for_exit
 
-DONE = "schema public: revision outbox_0001, newest outbox_0001\n"
+CREATED = "schema public: tables created, revision outbox_0001\n"
+ALREADY = "schema public: nothing to do, already outbox_0001\n"
 WAITING = """
     SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database
     WHERE d.datname = current_database() AND NOT l.granted AND l.locktype = %(kind)s"""
@@ -52,7 +53,8 @@ def test_five_at_once_make_one_set_of_tables(
         ]
         wait_until(lambda: len(waiting(each_empty_database, "advisory")) == 5, 30, "five migrations at the lock")
         connection.commit()
-    assert [(wait_for_exit(each, 30), each.output()) for each in started] == [(0, DONE)] * 5
+    ended = sorted((wait_for_exit(each, 30), each.output()) for each in started)
+    assert ended == [*[(0, ALREADY)] * (5 - 1), (0, CREATED)]
     with psycopg.connect(each_empty_database) as connection:
         assert connection.execute("SELECT count(*) FROM outbox_leader").fetchone() == (1,)
         assert connection.execute("SELECT version_num FROM outbox_alembic_version").fetchall() == [("outbox_0001",)]
@@ -88,7 +90,7 @@ def test_a_terminated_session_leaves_nothing_half_done(empty_database: str, prog
         with psycopg.connect(empty_database) as admin:
             admin.execute("SELECT pg_terminate_backend(%s)", [pid])
         assert wait_for_exit(process) == 5
-    assert process.output().startswith("outbox: PostgreSQL at postgresql://127.0.0.1:")
+    assert process.output().startswith("outbox: cannot connect to PostgreSQL at postgresql://127.0.0.1:")
     assert "terminating connection due to administrator command" in process.output()
     assert len(process.output().splitlines()) == 1
     assert object_names(empty_database, "public") == before
@@ -125,7 +127,8 @@ def test_two_at_once_whatever_the_default_isolation(empty_database: str, program
         started = [programs.outbox("migrate", name=f"migrate-{number}", env=env) for number in range(2)]
         wait_until(lambda: len(waiting(empty_database, "advisory")) == 2, 30, "two migrations at the lock")
         connection.commit()
-    assert [(wait_for_exit(each, 30), each.output()) for each in started] == [(0, DONE)] * 2
+    ended = sorted((wait_for_exit(each, 30), each.output()) for each in started)
+    assert ended == [*[(0, ALREADY)] * (2 - 1), (0, CREATED)]
 
 
 def test_a_read_only_database_is_refused_in_one_line(empty_database: str, programs: Programs) -> None:

@@ -1,15 +1,18 @@
 """Users with Alembic of their own run our branch there, beside theirs."""
 
+import warnings
 from pathlib import Path
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 from alembic import command
+from alembic.autogenerate import compare_metadata
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
 from click.testing import CliRunner
 
-from outbox.migrations import folder
+from outbox.migrations import TABLES, folder, include_object
 from relay import migrate
 from relay.cli import commands
 from tests.migrations.catalog import object_names, whole_catalog
@@ -112,3 +115,20 @@ def test_their_downgrade_removes_ours_only(empty_database: str, own_alembic: Con
     assert not any(name.lstrip("_").startswith(("outbox", "inbox")) for name in left)
     command.upgrade(own_alembic, "heads")
     assert not migrate.status(empty_database).pending
+
+
+def test_autogenerate_with_our_filter_leaves_our_tables_alone(empty_database: str) -> None:
+    """Without it Alembic writes a migration that drops every one of them."""
+    migrate.upgrade(empty_database)
+    engine = sa.create_engine(empty_database.replace("postgresql://", "postgresql+psycopg://", 1))
+    theirs = sa.MetaData()
+    sa.Table("orders", theirs, sa.Column("id", sa.BigInteger, primary_key=True))
+    with engine.connect() as connection, warnings.catch_warnings():
+        warnings.simplefilter("ignore", sa.exc.SAWarning)  # Alembic reflects types that SQLAlchemy does not know
+        unfiltered = compare_metadata(MigrationContext.configure(connection), theirs)
+        options = {"include_object": include_object}
+        filtered = compare_metadata(MigrationContext.configure(connection, opts=options), theirs)
+    engine.dispose()
+    dropped = {change[1].name for change in unfiltered if change[0] == "remove_table"}
+    assert dropped == TABLES
+    assert [change[0] for change in filtered] == ["add_table"]

@@ -74,7 +74,7 @@ def test_the_owner_of_a_schema_needs_no_other_right(guarded: Guarded) -> None:
 def test_a_wrong_password(guarded: Guarded, options: tuple[str, ...]) -> None:
     code, line = refused(guarded.url("locked"), *options)
     assert code == 5
-    assert line.startswith(f"outbox: PostgreSQL at postgresql://127.0.0.1:{guarded.port}/shop ")
+    assert line.startswith(f"outbox: cannot connect to PostgreSQL at postgresql://127.0.0.1:{guarded.port}/shop: ")
     assert line.endswith('password authentication failed for user "locked"')
     with psycopg.connect(guarded.url("locked", password="the-right-one")):
         pass  # so it was the password
@@ -90,7 +90,7 @@ def test_a_server_that_is_not_there() -> None:
     port = free_port()
     code, line = refused(f"postgresql://user:{SECRET}@127.0.0.1:{port}/shop")
     assert code == 5
-    assert line.startswith(f"outbox: PostgreSQL at postgresql://127.0.0.1:{port}/shop does not answer: ")
+    assert line.startswith(f"outbox: cannot connect to PostgreSQL at postgresql://127.0.0.1:{port}/shop: ")
     assert line.endswith("Connection refused")
 
 

@@ -55,11 +55,11 @@ def test_status_exits_6_while_something_is_pending(empty_database: str) -> None:
         result = CliRunner().invoke(commands, ["migrate", *options], env={"OUTBOX_DATABASE_URL": empty_database})
         return result.exit_code, result.output
 
-    assert run("--status") == (6, "schema public: revision none, newest outbox_0001\n")
+    assert run("--status") == (6, "schema public: no outbox tables, newest outbox_0001\n")
     assert object_names(empty_database, "public") == set()
-    assert run() == (0, "schema public: revision outbox_0001, newest outbox_0001\n")
+    assert run() == (0, "schema public: tables created, revision outbox_0001\n")
     assert run("--status") == (0, "schema public: revision outbox_0001, newest outbox_0001\n")
-    assert run("--status", "--schema", "other") == (6, "schema other: revision none, newest outbox_0001\n")
+    assert run("--status", "--schema", "other") == (6, "schema other: no outbox tables, newest outbox_0001\n")
 
 
 def test_the_first_position_sees_a_message_of_the_migration_itself(database: str) -> None:

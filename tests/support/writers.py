@@ -39,8 +39,11 @@ class Writer:
             return str(self._outbox.add(session, message).id)
 
     @contextmanager
-    def writing(self, *, pause: float = 0.0) -> Iterator[None]:
-        """Keeps writing on a thread of its own until the block is left; lives through a database that is away."""
+    def writing(self, *, pause: float = 0.0, every: float = 0.01) -> Iterator[None]:
+        """Keeps writing five transactions `every` so often, on a thread of its own, until the block is left.
+
+        It lives through a database that is away.
+        """
         stop = threading.Event()
 
         def work() -> None:
@@ -49,7 +52,7 @@ class Writer:
                     self.write(5, pause=pause)
                 except sa.exc.OperationalError:
                     stop.wait(0.05)
-                stop.wait(0.01)
+                stop.wait(every)
 
         thread = threading.Thread(target=work, name="writer", daemon=True)
         thread.start()

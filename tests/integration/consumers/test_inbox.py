@@ -201,3 +201,69 @@ def test_arguments_that_differ_from_what_was_written_are_recognised() -> None:
     assert not intact(delivery_of(body_hash=written), [1], {"a": 3})
     assert not intact(delivery_of(body_hash=written), [2], {"a": 2})
     assert intact(delivery_of(), [1], {"a": 3}), "a message without a hash is taken as it is"
+
+
+def commits(session: Session) -> None:
+    ledger.effect(session, MISUSED.id)
+    session.commit()
+
+
+def rolls_back(session: Session) -> None:
+    ledger.effect(session, MISUSED.id)
+    session.rollback()
+
+
+class Promise:
+    """What an async handler returns in place of a result."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+def promises(session: Session) -> Promise:
+    ledger.effect(session, MISUSED.id)
+    return Promise()
+
+
+MISUSED = delivery_of()
+
+
+@pytest.mark.parametrize("handler", [commits, rolls_back, promises])
+def test_a_handler_that_ends_the_transaction_or_only_promises_has_failed(
+    inbox: Inbox, engine: sa.Engine, handler: Callable[[Session], object]
+) -> None:
+    assert isinstance(inbox.run(MISUSED, handler), Failed)
+    assert effects(engine, MISUSED.id) == 0
+    assert receipts(engine, MISUSED.id) == []
+
+
+def test_savepoints_are_the_handlers_own(inbox: Inbox, engine: sa.Engine) -> None:
+    delivery = delivery_of()
+
+    def handler(session: Session) -> None:
+        with session.begin_nested():
+            ledger.effect(session, delivery.id)
+        undone = session.begin_nested()
+        ledger.effect(session, delivery.id)
+        undone.rollback()
+
+    assert isinstance(inbox.run(delivery, handler), Applied)
+    assert effects(engine, delivery.id) == 1
+
+
+def test_a_registration_that_failed_is_made_up_for_with_the_next_receipt(
+    database: str, proxy_to: Callable[[int], Proxy]
+) -> None:
+    ledger.create(database)
+    proxy = proxy_to(int(psycopg.conninfo.conninfo_to_dict(database)["port"] or 0))
+    engine = engine_for(proxy.url(database))
+    inbox = Inbox(sessionmaker(engine))
+    proxy.refuse()
+    with pytest.raises(sa.exc.OperationalError):
+        inbox.register("ledger.apply")
+    proxy.heal()
+    delivery = delivery_of()
+    assert isinstance(inbox.run(delivery, lambda session: ledger.effect(session, delivery.id)), Applied)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT task FROM inbox_consumer").scalars().all() == ["ledger.apply"]
+    engine.dispose()

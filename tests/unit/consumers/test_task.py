@@ -1,16 +1,18 @@
 """What `@consumer` refuses and how it spaces retries; what it does to messages is tested on real workers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
 from celery import Celery, signals
+from sqlalchemy import create_engine
 from sqlalchemy.orm import sessionmaker
 
 from consumers import Delivery, Inbox, consumer
 from consumers.inbox import intact
-from consumers.task import _backoff
+from consumers.task import _backoff, check_handler
 from outbox import ConfigurationError, InvalidMessage
 from outbox.codec import body_hash
 
@@ -95,3 +97,30 @@ def test_arguments_are_held_against_the_hash_that_was_written() -> None:
 
 def test_a_message_without_a_hash_is_taken_as_it_is() -> None:
     assert intact(delivery_with(None), [object()], {})
+
+
+async def later(session: object, delivery: object) -> None:
+    """Would never run."""
+
+
+def forgetful(order_id: int) -> None:
+    """Has no place for the session."""
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        (later, "the handler of 'a.b' is async; Celery runs it synchronously, write def"),
+        (forgetful, "the handler of 'a.b' must take (session, delivery, ...) as its first arguments"),
+    ],
+)
+def test_a_handler_that_could_never_work_is_refused_at_import(handler: Callable[..., object], message: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        check_handler(handler, "a.b")
+    assert str(refused.value) == message
+
+
+def test_an_inbox_wants_a_sessionmaker() -> None:
+    wrong: Any = create_engine("sqlite://")
+    with pytest.raises(ConfigurationError, match=r"needs a sessionmaker, not Engine: Inbox\(sessionmaker\(engine\)\)"):
+        Inbox(wrong)

@@ -52,7 +52,7 @@ def test_a_missing_database_is_a_configuration_error(command: str) -> None:
         (BOTH | {"OUTBOX_DATABASE_URL": "mysql://u:hunter2@h/d"}, "the database URL does not start with postgresql://"),
         (BOTH | {"OUTBOX_BROKER_URL": "amqp://u:hunter2@h"}, "the broker URL of amqp is not supported"),
         (BOTH | {"OUTBOX_BROKER_URL": "redis://:hunter2@[::1"}, "OUTBOX_BROKER_URL is malformed"),
-        (BOTH | {"OUTBOX_LEASE_TTL": "soon"}, "lease_ttl is 'soon', which is not a number"),
+        (BOTH | {"OUTBOX_LEASE_TTL": "soon"}, "lease_ttl (OUTBOX_LEASE_TTL) is 'soon', which is not a number"),
         (BOTH | {"OUTBOX_LEASE_TTL": "0"}, "lease_ttl (OUTBOX_LEASE_TTL) is 0; it must be between"),
         (BOTH | {"OUTBOX_LEASE_TL": "3"}, "unknown setting OUTBOX_LEASE_TL, did you mean OUTBOX_LEASE_TTL?"),
         (BOTH | {"OUTBOX_SCHEMA": "pg_x"}, "schema name 'pg_x' is reserved by PostgreSQL"),
@@ -79,7 +79,7 @@ def test_another_database_is_a_configuration_error() -> None:
 @pytest.mark.parametrize("arguments", [("migrate",), ("migrate", "--status"), ("status",), ("status", "--json")])
 def test_a_database_that_does_not_answer_has_its_own_exit_code(nowhere: str, arguments: tuple[str, ...]) -> None:
     result = run(*arguments, env={"OUTBOX_DATABASE_URL": nowhere})
-    assert_refused(result, 5, "PostgreSQL at postgresql://127.0.0.1:")
+    assert_refused(result, 5, "cannot connect to PostgreSQL at postgresql://127.0.0.1:")
 
 
 @pytest.mark.parametrize("schema", ["pg_x", "x" * 64, "a\nb"])

@@ -10,10 +10,16 @@ from relay.logs import ConsoleFormatter, configure_console, log_event, logger
 
 # Actions are what operators search for and alert on: a renamed class must not rename them silently.
 SAMPLES: list[tuple[Event, str, int, str]] = [
+    (
+        events.RelayStarted("postgresql://h/d", "redis://h/0", True),
+        "relay_started",
+        logging.INFO,
+        "database=postgresql://h/d broker=redis://h/0 broker_answers=True",
+    ),
     (events.LeadershipGained(3), "leadership_gained", logging.INFO, "epoch=3"),
     (events.LeadershipLost(3, "taken over"), "leadership_lost", logging.WARNING, "epoch=3 why='taken over'"),
     (events.LeadershipReleased(3), "leadership_released", logging.INFO, "epoch=3"),
-    (events.WindowOpened(9, resumed=True), "window_opened", logging.INFO, "number=9 resumed=True"),
+    (events.WindowOpened(9, resumed=True), "window_opened", logging.DEBUG, "number=9 resumed=True"),
     (events.PageRead(500), "page_read", logging.DEBUG, "messages=500"),
     (events.PagePublished(500, 0.01234567), "page_published", logging.INFO, "messages=500 seconds=0.0123"),
     (events.PositionAdvanced(9, 77), "position_advanced", logging.DEBUG, "window=9 last_seq=77"),

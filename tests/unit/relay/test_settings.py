@@ -172,5 +172,5 @@ def test_variables_read_elsewhere_are_no_mistake(variable: str) -> None:
 @pytest.mark.parametrize("value", ["", "soon", "1,5", "é"])
 def test_what_is_no_number_is_refused(variable: str, value: str) -> None:
     assert environment_refusal(ENVIRONMENT | {f"OUTBOX_{variable}": value}) == (
-        f"{variable.lower()} is {value!a}, which is not a number"
+        f"{variable.lower()} (OUTBOX_{variable}) is {value!a}, which is not a number"
     )

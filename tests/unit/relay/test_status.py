@@ -25,12 +25,12 @@ IDLE = Status(0, None, (), 0, False, None, {}, 0, {}, {})
 def test_a_busy_outbox_in_words() -> None:
     assert render(BUSY).splitlines() == [
         "leader     relay-1 (epoch 4)",
-        "backlog    12,345 messages, oldest 1m15s",
+        "backlog    12,345 messages not yet published, oldest 1m15s",
         "relay      relay-1 leader, seen 0.4s ago, broker answered 2.0s ago",
-        "relay      relay-2 standby, seen 11.0s ago  NOT SEEN LATELY  last error: ConnectionError: refused",
+        "relay      relay-2 gone: not seen for 11.0s",
         "planned    1,200 redelivery, 3 retry; 5 due now",
         "receipts   60,000 applied, 1 dead in the last minute",
-        "consumers  billing.charge (seen 3.0s ago), mail.send (seen 2h01m ago)",
+        "consumers  billing.charge (registered 3.0s ago), mail.send (registered 2h01m ago)",
     ]
 
 
@@ -67,14 +67,14 @@ def test_an_age_is_readable(seconds: float | None, shown: str) -> None:
 @pytest.mark.parametrize(("seconds", "late"), [(9.9, False), (10.0, False), (10.1, True)])
 def test_a_relay_that_fell_silent_is_pointed_out(seconds: float, late: bool) -> None:
     shown = render(replace(IDLE, relays=(replace(LEADER, seen_seconds_ago=seconds),)))
-    assert ("NOT SEEN LATELY" in shown) is late
+    assert ("gone: not seen for" in shown) is late
 
 
 def test_json_carries_a_version_and_every_field() -> None:
     document = json.loads(json.dumps(BUSY.as_json()))
-    assert document["schema"] == 1
+    assert document["format"] == 1
     assert document["relays"][1]["last_error"] == "ConnectionError: refused"
-    assert document.keys() - {"schema"} == {
+    assert document.keys() - {"format"} == {
         *("epoch", "leader", "relays", "backlog", "backlog_is_more", "oldest_seconds", "due", "due_now"),
         *("receipts_last_minute", "consumers"),
     }
