@@ -14,7 +14,7 @@ help: ## list the targets
 demo: $(READY) ## real PostgreSQL, Valkey, two relays and a worker; kills some of them on stage
 	@$(BIN)/outbox demo
 
-test: $(READY) ## all tests against real servers
+test: $(READY) ## all tests against real servers (about 4 minutes)
 	@$(BIN)/python -m pytest -m "not chaos"
 
 check: $(READY) ## ruff, mypy --strict, import rules, public names
@@ -29,7 +29,7 @@ bench: $(READY) ## speed, as ratios measured side by side; writes build/bench.js
 chaos: $(READY) ## the fault tests in their long form (about 15 minutes)
 	@$(BIN)/python -m pytest -m chaos --durations=0
 
-wheel: $(READY) ## build/dist/*.whl
+wheel: $(READY) ## build the wheel into build/dist
 	@$(BIN)/python -m build --wheel --no-isolation --outdir build/dist .
 
 lock: ## resolve requirements.lock anew from pyproject.toml (needs uv)
@@ -42,7 +42,9 @@ clean: ## remove the virtual environment and build output
 # Debian's python3 has pip but no ensurepip, other Pythons the reverse: take what is there.
 # After a change of entry points in pyproject.toml: make clean.
 $(READY): requirements.lock
-	@echo "setting up $(VENV) (once, about 15 s)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	 { echo "$(PYTHON) is missing or older than 3.11: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "setting up $(VENV) (once, about 15 s; needs the network)"
 	@rm -rf $(VENV)
 	@if $(PYTHON) -m pip --version >/dev/null 2>&1; \
 	 then $(PYTHON) -m venv --without-pip $(VENV) && pip="$(PYTHON) -m pip --python $(BIN)/python"; \

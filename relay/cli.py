@@ -127,6 +127,8 @@ def demo(context: click.Context, orders: int, rate: float, external: bool) -> No
         balanced = run(sys.stdout, orders=orders, rate=rate, external=external)
     except EmbeddedError as error:
         raise OutboxError(str(error)) from None
+    except KeyboardInterrupt:
+        raise OutboxError("stopped; every server and process of the demo has been ended") from None
     if not balanced:
         context.exit(EXIT_FAILED)
 

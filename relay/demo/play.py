@@ -17,6 +17,8 @@ ORDERS = 3000
 RATE = 250.0
 _DEADLINE_SECONDS = 50.0
 _LOOK_SECONDS = 0.1
+_DOUBLED = 25
+_DOUBLING_SECONDS = 3.0
 
 
 class Play:
@@ -61,15 +63,21 @@ class Play:
         self._screen.say(f"kill -9 {pid}: {leader}, the leader, is dead")
         self._wait(lambda: self._stage.leader() not in (None, leader), "the standby to take over")
         taken = time.monotonic() - killed
-        self._screen.say(f"{self._stage.leader()} leads after {taken:.1f} s; nothing to repair")
+        self._screen.say(f"{self._stage.leader()} leads after {taken:.1f} s and goes on where the position stands")
+        self._double_some()
+
+    def _double_some(self) -> None:
+        doubled = 0
+        end = time.monotonic() + _DOUBLING_SECONDS
+        while not doubled and time.monotonic() < end:
+            doubled = self._stage.double_waiting(_DOUBLED)
+        self._screen.say(f"{doubled} messages waiting in Valkey are doubled by hand, as a lost reply would double them")
 
     def _kill_the_worker(self) -> None:
         pid = self._stage.kill("worker-1")
         self._screen.say(f"kill -9 {pid}: worker-1 and its children are dead, with messages in their hands")
         self._stage.worker("worker-2")
-        self._screen.say(
-            "worker-2 starts; visibility_timeout is 5 s here, so that Redis soon gives the dead worker's messages back"
-        )
+        self._screen.say("worker-2 starts; what worker-1 held comes back after visibility_timeout (set to 5 s here)")
 
     def _wait_for_charges(self, share: float, what: str) -> None:
         self._wait(lambda: self._charged() >= share * self._orders * 0.9, what)

@@ -1,11 +1,12 @@
 """What the audience sees: one moving line on a terminal, plain lines everywhere else."""
 
+import shutil
 import time
 from typing import TextIO
 
 from relay.demo.ledger import Balance
 
-_BAR = 30
+_BAR = 20
 _PLAIN_EVERY_SECONDS = 3.0
 
 
@@ -30,7 +31,9 @@ class Screen:
         if self._live:
             filled = round(_BAR * charged / max(total, 1))
             bar = "█" * filled + "░" * (_BAR - filled)
-            self._write(f"\r\x1b[K{'':6}  {bar} {charged:,}/{total:,} charged, {placed:,} placed   leader {leader}")
+            line = f"{'':6}  {bar} {charged:,} of {total:,} charged, {placed:,} placed; {leader} leads"
+            # A line that wraps cannot be overwritten: each frame would leave a torn one behind.
+            self._write("\r\x1b[K" + line[: shutil.get_terminal_size().columns - 1])
             self._moving = True
         elif time.monotonic() >= self._next_plain:
             self._next_plain = time.monotonic() + _PLAIN_EVERY_SECONDS

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import redis
+
 from outbox.errors import ConfigurationError
 from relay import migrate
 from relay.database import Database, connect
@@ -78,6 +80,14 @@ class Stage:
         pid = process.pid
         process.kill()
         return pid
+
+    def double_waiting(self, most: int) -> int:
+        """Push copies of messages that wait in the queue. Returns how many there were."""
+        with redis.Redis.from_url(self._environment["OUTBOX_BROKER_URL"]) as broker:
+            waiting = broker.lrange("celery", 0, most - 1)
+            if waiting:
+                broker.lpush("celery", *waiting)
+        return len(waiting)
 
     def duplicates_absorbed(self) -> int:
         """Counted in the workers' logs: each copy that found a receipt says so."""
