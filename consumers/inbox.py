@@ -20,13 +20,14 @@ from typing import Any
 import psycopg
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
 from consumers.delivery import Delivery
 from consumers.outcome import Applied, Duplicate, Failed, InProgress, Outcome, Unavailable
 from consumers.statements import statements_for
 from outbox import codec
-from outbox.errors import ConfigurationError, HandlerMisuse
+from outbox.errors import ConfigurationError, HandlerMisuse, OutboxError
 from outbox.statements import DEFAULT_SCHEMA
 
 Handler = Callable[[Session], object]
@@ -36,6 +37,12 @@ _SERIALIZATION_TRIES = 5
 
 class _AlreadyReceipted(Exception):
     """Another worker's receipt was there first: roll back everything this run wrote."""
+
+
+def _require_transaction(session: Session) -> None:
+    """On an AUTOCOMMIT engine effect and receipt would be two commits."""
+    if getattr(session.connection().connection.driver_connection, "autocommit", False):
+        raise ConfigurationError("the inbox's engine is AUTOCOMMIT: give it one with real transactions")
 
 
 def _refuse_commit(session: Session) -> None:
@@ -90,9 +97,11 @@ class Inbox:
                 # Under REPEATABLE READ and above a lost race is an error, and the whole transaction must run again.
                 if not (_lost_race(error) and remaining):
                     return Unavailable(error) if _outage(error) else Failed(error)
-            except InvalidRequestError as error:
+            except (InvalidRequestError, OutboxError) as error:
                 # The handler ended the transaction that was lent to it, so there is none left for the receipt.
                 return Failed(error)
+            except PoolTimeout as error:
+                return Unavailable(error)
         raise AssertionError("unreachable: the last try returns")
 
     def schedule_retry(self, delivery: Delivery, error: BaseException, delay: timedelta) -> None:
@@ -107,13 +116,17 @@ class Inbox:
         """Tell the relay that this task writes receipts. What could not be told now is told with the next receipt."""
         self._unregistered.add(task)
         with self.sessions.begin() as session:
+            # Registered in the parent of forking workers: whatever engine the session chose, this connection must not
+            # stay in its pool, or all children would speak on one socket.
+            session.connection().detach()
             self._execute(session, self._statements.register, task=task, receipt_timeout=self.receipt_timeout)
         self._unregistered.discard(task)
 
     def _once(self, delivery: Delivery, handler: Handler) -> Outcome:
         try:
             with self.sessions.begin() as session:
-                locked, status, received_at, _ = self._execute(
+                _require_transaction(session)
+                locked, status, received_at, began, _ = self._execute(
                     session, self._statements.lock_and_look, message_id=delivery.id, consumer=delivery.consumer
                 ).one()
                 if status is not None:
@@ -121,7 +134,7 @@ class Inbox:
                 if not locked:
                     return InProgress()
                 result = self._handle(session, handler)
-                self._write_receipt(session, delivery, received_at)
+                self._write_receipt(session, delivery, received_at, began)
         except _AlreadyReceipted:
             return Duplicate("applied")
         if delivery.consumer in self._unregistered:
@@ -133,8 +146,8 @@ class Inbox:
         event.listen(session, "before_commit", _refuse_commit)
         try:
             result = handler(session)
-            if inspect.isawaitable(result):
-                raise HandlerMisuse("the handler returned an awaitable that nobody awaits; use def, not async def")
+            if inspect.isawaitable(result) or inspect.isgenerator(result):
+                raise HandlerMisuse("the handler did not run: it is async or a generator; write def, without yield")
             session.flush()
         except Exception as error:
             raise _HandlerFailed(error) from error
@@ -142,7 +155,7 @@ class Inbox:
             event.remove(session, "before_commit", _refuse_commit)
         return result
 
-    def _write_receipt(self, session: Session, delivery: Delivery, received_at: object) -> None:
+    def _write_receipt(self, session: Session, delivery: Delivery, received_at: object, began: object) -> None:
         written = self._execute(
             session,
             self._statements.receipt,
@@ -154,8 +167,14 @@ class Inbox:
             relay=delivery.relay,
             received_at=received_at,
         )
-        if written.one_or_none() is None:
+        transaction = written.scalar_one_or_none()
+        if transaction is None:
             raise _AlreadyReceipted
+        if transaction != began:
+            # A COMMIT or ROLLBACK in SQL, or on the connection beneath the session: this is another transaction.
+            raise HandlerMisuse(
+                "the handler ended the transaction that was lent to it; leave COMMIT and ROLLBACK to us"
+            )
 
     def _plan(self, delivery: Delivery, kind: str, attempt: int, delay: timedelta, error: str | None) -> None:
         with self.sessions.begin() as session:
@@ -182,10 +201,15 @@ def _lost_race(error: Exception) -> bool:
 
 def _outage(error: Exception) -> bool:
     """The inbox's own connection broke, or there was none to be had: says nothing about the message."""
-    if not isinstance(error, DBAPIError):
+    if not isinstance(error, DBAPIError) or not isinstance(error.orig, psycopg.Error):
         return False
-    broken = isinstance(error.orig, psycopg.OperationalError | psycopg.InterfaceError) and not _lost_race(error)
-    return error.connection_invalidated or broken
+    if error.connection_invalidated:
+        return True
+    state = error.orig.sqlstate
+    if state is None:
+        return isinstance(error.orig, psycopg.OperationalError | psycopg.InterfaceError)
+    # Connection exceptions, shutdowns and a full server; a cancelled query or a lock timeout is the handler's own.
+    return state[:2] == "08" or state in ("57P01", "57P02", "57P03", "57P04", "57P05", "53300")
 
 
 def intact(delivery: Delivery, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:

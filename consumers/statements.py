@@ -11,18 +11,18 @@ _LOCK_AND_LOOK = """\
 SELECT pg_try_advisory_xact_lock(hashtextextended(%(consumer)s || ' ' || %(message_id)s::text, 0)),
     (SELECT r.status FROM {schema}.inbox_receipt r
      WHERE r.message_id = %(message_id)s::uuid AND r.consumer = %(consumer)s),
-    clock_timestamp(),
+    clock_timestamp(), transaction_timestamp(),
     CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
          THEN set_config('synchronous_commit', 'on', true) END"""
 
-# In the handler's transaction, after everything the handler wrote.
+# In the handler's transaction, after everything the handler wrote; the time it began says whether it still is the same.
 _RECEIPT = """\
 INSERT INTO {schema}.inbox_receipt
     (message_id, consumer, status, body_hash, published_at, epoch, relay, received_at)
 VALUES (%(message_id)s, %(consumer)s, 'applied', decode(%(body_hash)s, 'hex'), %(published_at)s, %(epoch)s, %(relay)s,
     %(received_at)s)
 ON CONFLICT (message_id, consumer) DO NOTHING
-RETURNING 1"""
+RETURNING transaction_timestamp()"""
 
 # In a transaction of its own, after the handler's was rolled back; the relay turns it into a publication.
 _RETRY = """\

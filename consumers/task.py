@@ -96,8 +96,9 @@ def _settle(task: Task[Any, Any], inbox: Inbox, delivery: Delivery, outcome: Out
 
 def check_handler(handler: Callable[..., object], name: str) -> None:
     """Mistakes that would fail, or silently do nothing, with every single message."""
-    if inspect.iscoroutinefunction(handler):
-        raise ConfigurationError(f"the handler of {name!a} is async; Celery runs it synchronously, write def")
+    if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
+        kind = "async" if inspect.iscoroutinefunction(handler) else "a generator"
+        raise ConfigurationError(f"the handler of {name!a} is {kind}, so calling it runs nothing; write a plain def")
     try:
         inspect.signature(handler).bind_partial("session", "delivery")
     except TypeError:

@@ -79,6 +79,9 @@ def _check_queue(queue: object) -> None:
         return
     if not isinstance(queue, str) or not QUEUE_NAME.fullmatch(queue):
         raise InvalidMessage(f"queue {_shown(queue)} is not a queue name: use letters, digits and _ . : @ / # -")
+    if queue.startswith(("unacked", "_kombu")):
+        # Keys of kombu's own on Redis: a list of that name would end every worker.
+        raise InvalidMessage(f"queue {_shown(queue)} is a name that Celery keeps for itself on Redis; choose another")
 
 
 def _check_priority(priority: object) -> None:

@@ -93,6 +93,8 @@ def _require_durable_commits(connection: Database) -> None:
         "SELECT set_config('synchronous_commit', 'on', false)"
         " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
     )
+    # Under REPEATABLE READ two of our own statements that meet on the leader row would fail instead of waiting.
+    connection.execute("SELECT set_config('default_transaction_isolation', 'read committed', false)")
 
 
 def identify(connection: Database, queries: Queries) -> None:

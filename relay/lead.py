@@ -28,7 +28,6 @@ from datetime import timedelta
 
 import psycopg
 
-from outbox.errors import OutboxError
 from relay.database import Database, connect, first_line, identify
 from relay.events import DatabaseUnavailable, LeadershipGained, LeadershipLost, LeadershipReleased, Observer
 from relay.lease import Term, trusted_until
@@ -51,7 +50,7 @@ class Leadership:
         self._changed = threading.Condition()
         self._term: Term | None = None
         self._stopping = False
-        self._fatal: OutboxError | None = None
+        self._fatal: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="outbox-lease", daemon=True)
 
     def start(self) -> None:
@@ -97,9 +96,11 @@ class Leadership:
                 self._observer(DatabaseUnavailable(first_line(error)))
                 self._drop_untrusted_term()
                 self._pause(min(0.5, self._settings.lease_ttl / 6))
-            except OutboxError as error:
+            except BaseException as error:
+                # Nobody would renew the lease any more: the process must not go on looking healthy.
                 with self._changed:
                     self._fatal = error
+                    self._term = None
                     self._changed.notify_all()
                 return
 

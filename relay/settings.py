@@ -63,7 +63,7 @@ class RelaySettings:
         _check_range("batch_size (OUTBOX_BATCH_SIZE)", self.batch_size, 1, 10_000)
         _check_range("poll_seconds (OUTBOX_POLL_SECONDS)", self.poll_seconds, 0.001, 10)
         _check_range("broker_timeout (OUTBOX_BROKER_TIMEOUT)", self.broker_timeout, 0.1, 60)
-        if not QUEUE_NAME.fullmatch(self.default_queue):
+        if not QUEUE_NAME.fullmatch(self.default_queue) or self.default_queue.startswith(("unacked", "_kombu")):
             raise ConfigurationError(f"default_queue (OUTBOX_DEFAULT_QUEUE) {self.default_queue!a} is not a queue name")
         if not self.name or not self.name.isprintable() or len(self.name) > 100:
             raise ConfigurationError("name (OUTBOX_RELAY_NAME) must be 1 to 100 printable characters")

@@ -34,6 +34,7 @@ CREATE TABLE outbox_message (
     CONSTRAINT outbox_message_task_check CHECK (task ~ '^[A-Za-z_][A-Za-z0-9_.:-]{0,254}$'),
     CONSTRAINT outbox_message_task_celery_check CHECK (task NOT LIKE 'celery.%'),
     CONSTRAINT outbox_message_queue_check CHECK (queue ~ '^[A-Za-z0-9_.:@/#-]{1,255}$'),
+    CONSTRAINT outbox_message_queue_kombu_check CHECK (queue !~ '^(unacked|_kombu)'),
     CONSTRAINT outbox_message_priority_check CHECK (priority BETWEEN 0 AND 9),
     CONSTRAINT outbox_message_args_check CHECK (json_typeof(args) = 'array'),
     CONSTRAINT outbox_message_kwargs_check CHECK (json_typeof(kwargs) = 'object'),
@@ -42,6 +43,7 @@ CREATE TABLE outbox_message (
     CONSTRAINT outbox_message_ordering_key_check CHECK (length(ordering_key) BETWEEN 1 AND 255),
     CONSTRAINT outbox_message_unique_key_check CHECK (length(unique_key) BETWEEN 1 AND 255),
     CONSTRAINT outbox_message_key_prev_check CHECK (key_prev IS NULL OR (ordering_key IS NOT NULL AND key_prev <> id)),
+    CONSTRAINT outbox_message_expires_at_check CHECK (isfinite(expires_at)),
     CONSTRAINT outbox_message_order_check
         CHECK (ordering_key IS NULL OR (priority IS NULL AND NOT held))
 ) WITH (

@@ -42,13 +42,18 @@ class RedisPublisher:
                     pipeline.lpush(destination, *payloads)
                 pipeline.execute()
         except redis.RedisError as error:
-            raise BrokerOutage(f"{type(error).__name__}: {error}") from error
+            raise self._outage(error) from error
 
     def ping(self) -> None:
         try:
             self._client.ping()
         except redis.RedisError as error:
-            raise BrokerOutage(f"{type(error).__name__}: {error}") from error
+            raise self._outage(error) from error
+
+    def _outage(self, error: redis.RedisError) -> BrokerOutage:
+        # After a failover the old connection may still lead to the demoted server, which answers and refuses to write.
+        self._client.connection_pool.disconnect()
+        return BrokerOutage(f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
         self._client.close()

@@ -225,16 +225,60 @@ def promises(session: Session) -> Promise:
     return Promise()
 
 
+def rolls_back_in_sql(session: Session) -> None:
+    ledger.effect(session, MISUSED.id)
+    session.execute(sa.text("ROLLBACK"))
+
+
+def generates(session: Session) -> Iterator[None]:
+    ledger.effect(session, MISUSED.id)
+    yield
+
+
 MISUSED = delivery_of()
 
 
-@pytest.mark.parametrize("handler", [commits, rolls_back, promises])
+@pytest.mark.parametrize("handler", [commits, rolls_back, promises, rolls_back_in_sql, generates])
 def test_a_handler_that_ends_the_transaction_or_only_promises_has_failed(
     inbox: Inbox, engine: sa.Engine, handler: Callable[[Session], object]
 ) -> None:
     assert isinstance(inbox.run(MISUSED, handler), Failed)
     assert effects(engine, MISUSED.id) == 0
     assert receipts(engine, MISUSED.id) == []
+
+
+def test_a_handlers_own_timeout_is_a_failure_and_no_outage(inbox: Inbox, engine: sa.Engine) -> None:
+    def slow(session: Session) -> None:
+        session.execute(sa.text("SET LOCAL statement_timeout = 20"))
+        session.execute(sa.text("SELECT pg_sleep(5)"))
+
+    assert isinstance(inbox.run(delivery_of(), slow), Failed)
+
+
+def test_an_autocommit_engine_is_refused_before_anything_runs(database: str) -> None:
+    ledger.create(database)
+    engine = engine_for(database, isolation_level="AUTOCOMMIT")
+    delivery = delivery_of()
+    outcome = Inbox(sessionmaker(engine)).run(delivery, lambda session: ledger.effect(session, delivery.id))
+    assert isinstance(outcome, Failed)
+    assert "AUTOCOMMIT" in str(outcome.error)
+    assert effects(engine, delivery.id) == 0
+    engine.dispose()
+
+
+def test_registering_leaves_no_connection_to_inherit(database: str) -> None:
+    """Whatever way the session finds its engine: a pooled connection would be shared by all forked children."""
+    engine = engine_for(database)
+
+    class Routing(Session):
+        def get_bind(self, *_: Any, **__: Any) -> sa.Engine:
+            return engine
+
+    Inbox(sessionmaker(class_=Routing)).register("ledger.apply")
+    pool = engine.pool
+    assert isinstance(pool, sa.pool.QueuePool)
+    assert (pool.checkedin(), pool.checkedout()) == (0, 0)
+    engine.dispose()
 
 
 def test_savepoints_are_the_handlers_own(inbox: Inbox, engine: sa.Engine) -> None:

@@ -110,7 +110,7 @@ def forgetful(order_id: int) -> None:
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
-        (later, "the handler of 'a.b' is async; Celery runs it synchronously, write def"),
+        (later, "the handler of 'a.b' is async, so calling it runs nothing; write a plain def"),
         (forgetful, "the handler of 'a.b' must take (session, delivery, ...) as its first arguments"),
     ],
 )
