@@ -103,7 +103,7 @@ class Relay:
         log = Log(connection, self._queries, term, size)
         cycle = Cycle(log, publishing)
         due = Due(connection, self._queries, log, publishing, size)
-        reconcile = Reconcile(connection, self._queries, log, term, self._observe)
+        reconcile = Reconcile(connection, self._queries, log, term, self._observe, relay=self._settings.name)
         cycle.resume()
         pause = 0.0
         look_at_due = 0.0

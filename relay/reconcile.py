@@ -1,17 +1,15 @@
 """Reconcile: what was published long enough ago and has no receipt is planned again, with the same id.
 
-The log is swept once, in the order it was published, up to a position that is at least one receipt timeout old. The
-positions of this term are remembered in memory, one a second: they are snapshots that the leader row held, so they are
-as good as persisted ones, and like every snapshot in memory they die with the connection and the term.
+Once a second of publishing the leader notes how far the log is with the broker (`outbox_window`). The log is swept
+once, in that order, up to the newest note older than a receipt timeout; then those notes go. Notes are rows, not
+memory: leaders may come and go faster than the timeout.
 
 This is the plain form: it asks the receipts only. It does not ask the broker whether the message is still waiting
 there, so a long queue gets copies it did not need; consumers absorb them.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from relay.database import Database
@@ -33,6 +31,8 @@ class Reconcile:
         log: Log,
         term: Term,
         observer: Observer,
+        *,
+        relay: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection = connection
@@ -40,32 +40,28 @@ class Reconcile:
         self._log = log
         self._observer = observer
         self._fence: dict[str, Any] = {"epoch": term.epoch, "holder": term.holder}
-        self._positions: deque[tuple[float, str]] = deque()
+        self._relay = relay
         self._clock = clock
         self._next = clock()
+        self._noted = ""
 
     def step(self) -> None:
-        """At most once a second: remember where the log is, and sweep up to where it was a receipt timeout ago."""
+        """At most once a second: note where the log is, and sweep up to where it was a receipt timeout ago."""
         now = self._clock()
         if now < self._next:
             return
         self._next = now + _EVERY_SECONDS
-        if not self._positions or self._positions[-1][1] != self._log.published:
-            self._positions.append((now, self._log.published))
-        timeout = self._connection.execute(self._queries.receipt_timeout, {}).fetchall()[0][0]
-        if timeout is None:
-            # No consumer is registered: nothing is owed a receipt, and the sweep waits for the first one.
-            return
-        self._sweep(now, timeout)
+        if self._noted != self._log.published:
+            self._connection.execute(self._queries.note, self._fence | {"relay": self._relay})
+            self._noted = self._log.published
+        self._sweep()
 
-    def _sweep(self, now: float, timeout: float) -> None:
-        ripe = None
-        while self._positions and now - self._positions[0][0] >= timeout:
-            ripe = self._positions.popleft()
+    def _sweep(self) -> None:
+        ripe = self._connection.execute(self._queries.ripe, {}).fetchone()
         if ripe is None:
             return
-        noted, snapshot = ripe
-        parameters = self._fence | {"upto": snapshot, "age": timedelta(seconds=now - noted)}
+        number, snapshot, age = ripe
+        parameters = self._fence | {"window_no": number, "upto": snapshot, "age": age}
         row = self._connection.execute(self._queries.sweep, parameters).fetchone()
         if row is None:
             raise LeaseLost

@@ -62,7 +62,7 @@ def test_settling_a_batch_touches_the_batch(log: Log, session: Explained) -> Non
 def test_the_sweep_reads_its_stretch_and_probes_receipts_by_id(log: Log, session: Explained, transactions: int) -> None:
     begin = TRANSACTIONS // 2
     session.connection.execute("UPDATE outbox_leader SET reconciled = %s", [log.after(begin)])
-    upto = {"upto": log.after(begin + transactions), "age": timedelta(seconds=30)}
+    upto = {"upto": log.after(begin + transactions), "age": timedelta(seconds=30), "window_no": 0}
     plan = session.run(log.queries.sweep, log.fence | upto)
     assert {"outbox_message_log", "inbox_receipt_pkey"} <= plan.indexes()
     assert plan.touched("outbox_message") <= transactions * EACH + 1

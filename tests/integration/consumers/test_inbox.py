@@ -15,6 +15,7 @@ from consumers import Delivery, Inbox
 from consumers.inbox import intact
 from consumers.outcome import Applied, Duplicate, Failed, InProgress, Unavailable
 from outbox import codec
+from relay.embedded import wait_until
 from tests.support import ledger
 from tests.support.proxy import Proxy
 
@@ -275,9 +276,9 @@ def test_registering_leaves_no_connection_to_inherit(database: str) -> None:
             return engine
 
     Inbox(sessionmaker(class_=Routing)).register("ledger.apply")
-    pool = engine.pool
-    assert isinstance(pool, sa.pool.QueuePool)
-    assert (pool.checkedin(), pool.checkedout()) == (0, 0)
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with psycopg.connect(database, autocommit=True) as connection:
+        wait_until(lambda: connection.execute(others).fetchone() == (0,), 10, "the registering connection to close")
     engine.dispose()
 
 

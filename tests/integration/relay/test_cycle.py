@@ -52,7 +52,9 @@ class Works:
         self.cycle = Cycle(log, publishing)
         self.due = Due(connection, QUERIES, log, publishing, 10)
         self.seconds = 0.0
-        self.reconcile = Reconcile(connection, QUERIES, log, self.term, self.events.append, clock=lambda: self.seconds)
+        self.reconcile = Reconcile(
+            connection, QUERIES, log, self.term, self.events.append, relay="test", clock=lambda: self.seconds
+        )
         self.cycle.resume()
 
 
@@ -176,21 +178,60 @@ def test_a_zombie_changes_no_plan(works: Make, client: psycopg.Connection[tuple[
     assert client.execute(rows).fetchall() == before
 
 
-def test_reconcile_plans_what_has_no_receipt_and_nothing_else(
-    works: Make, client: psycopg.Connection[tuple[Any, ...]]
-) -> None:
-    register(client, 0.001)
+def let_it_be_old(client: psycopg.Connection[tuple[Any, ...]]) -> None:
+    client.execute("UPDATE outbox_window SET closed_at = closed_at - interval '1 hour'")
+
+
+def publish_and_lose(client: psycopg.Connection[tuple[Any, ...]], relay: Works) -> list[str]:
+    """Six messages of a consumer, four of them receipted, and one of a plain task; returns the two that are owed."""
+    register(client, 60)
     ids = add(client, 6)
     client.execute("INSERT INTO outbox_message (id, task) VALUES (gen_random_uuid(), 'plain.task')")
     for each in ids[:4]:
         client.execute("INSERT INTO inbox_receipt (message_id, consumer, status) VALUES (%s, 'a.b', 'applied')", [each])
-    relay = works()
     while relay.cycle.step():
         pass
     relay.reconcile.step()
-    assert client.execute("SELECT count(*) FROM outbox_due").fetchone() == (0,), "too early to judge"
+    return sorted(ids[4:])
+
+
+def planned(client: psycopg.Connection[tuple[Any, ...]]) -> list[str]:
+    return [row[0] for row in client.execute("SELECT message_id::text FROM outbox_due ORDER BY 1")]
+
+
+def test_reconcile_plans_what_has_no_receipt_and_nothing_else(
+    works: Make, client: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    relay = works()
+    owed = publish_and_lose(client, relay)
     relay.seconds = 2.0
     relay.reconcile.step()
+    assert planned(client) == [], "too early to judge"
+    let_it_be_old(client)
+    relay.seconds = 4.0
+    relay.reconcile.step()
+    assert planned(client) == owed
     assert MissingPlanned(2) in relay.events
-    planned = client.execute("SELECT message_id::text FROM outbox_due ORDER BY 1").fetchall()
-    assert [row[0] for row in planned] == sorted(ids[4:])
+    assert client.execute("SELECT count(*) FROM outbox_window").fetchone() == (0,), "swept once"
+
+
+def test_reconcile_goes_on_where_the_last_leader_stopped(
+    works: Make, client: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    """Leaders that live shorter than a receipt timeout must not keep the sweep from ever running."""
+    owed = publish_and_lose(client, works())
+    let_it_be_old(client)
+    heir = works()
+    heir.reconcile.step()
+    assert planned(client) == owed
+
+
+def test_a_zombie_sweeps_nothing(works: Make, client: psycopg.Connection[tuple[Any, ...]]) -> None:
+    zombie = works()
+    publish_and_lose(client, zombie)
+    let_it_be_old(client)
+    works()
+    zombie.seconds = 2.0
+    with pytest.raises(LeaseLost):
+        zombie.reconcile.step()
+    assert planned(client) == []
