@@ -26,7 +26,7 @@ check: $(READY) ## ruff, mypy --strict, import rules, public names
 bench: $(READY) ## speed, as ratios measured side by side; writes build/bench.json
 	@$(BIN)/python -m benchmarks
 
-chaos: $(READY) ## the fault tests in their long form (about 15 minutes)
+chaos: $(READY) ## the fault tests in their long form (about 8 minutes)
 	@$(BIN)/python -m pytest -m chaos --durations=0
 
 wheel: $(READY) ## build the wheel into build/dist
