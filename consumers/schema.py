@@ -106,6 +106,11 @@ def _consumer(metadata: sa.MetaData, schema: str | None) -> sa.Table:
         required("task", sa.Text),
         required("receipt_timeout", INTERVAL),
         required("policy", JSON, EMPTY_OBJECT),
+        sa.Column(
+            "inbox",
+            sa.Text,
+            comment="NULL: its receipts are here; otherwise the relay copied this row from the inbox database of that name",
+        ),
         required("registered_at", timestamptz(), DATABASE_CLOCK),
         required("last_seen", timestamptz(), DATABASE_CLOCK),
         primary_key(name, "task"),

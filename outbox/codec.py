@@ -2,21 +2,30 @@
 
 PostgreSQL keeps the very text (`json`, not `jsonb`) and the relay copies it into the Celery body without parsing
 it, so everything that a worker could not decode to the same value must be refused here.
+
+Every message passes through, so the usual case is quick: a walk that looks only at containers, then the C encoder,
+then three searches in the text. Whatever looks odd is walked again, slowly, to name the path of what is wrong.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from outbox.errors import InvalidMessage
+
+Encoders = Mapping[type, Callable[[Any], object]]
 
 TYPE_HINTS = {
     "datetime": "pass value.isoformat() and parse it in the handler",
     "date": "pass value.isoformat() and parse it in the handler",
+    "time": "pass value.isoformat() and parse it in the handler",
+    "timedelta": "pass value.total_seconds()",
     "Decimal": "pass str(value) and rebuild it in the handler",
     "UUID": "pass str(value)",
     "bytes": "pass base64 text, or a reference to where the bytes are kept",
+    "bytearray": "pass base64 text, or a reference to where the bytes are kept",
     "set": "pass sorted(value)",
     "frozenset": "pass sorted(value)",
 }
@@ -24,17 +33,75 @@ MAX_DEPTH = 100
 # Python itself refuses to read or write longer integers as text (sys.get_int_max_str_digits, 4300 digits).
 MAX_INTEGER_BITS = 14_283
 
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+_TO_TEXT = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False).encode
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
+
 
 def encode(value: object, path: str) -> str:
     """JSON text of `value`; raises InvalidMessage naming the path of what is not JSON."""
-    _check(value, path, depth=0)
-    return json.dumps(dict(value) if isinstance(value, Mapping) else value, allow_nan=False, separators=(",", ":"))
+    if isinstance(value, Mapping) and type(value) is not dict:
+        value = dict(value)
+    try:
+        text = _TO_TEXT(value) if _plain(value, 0) else None
+    except (TypeError, ValueError, RecursionError):
+        text = None
+    if text is not None and "\\u0000" not in text and "\\ud" not in text and '"__type__"' not in text:
+        return text
+    _check(value, path, 0)
+    return _TO_TEXT(value)
+
+
+def convert(value: object, encoders: Encoders, depth: int = 0) -> object:
+    """With the registered encoders applied; what they return is checked like everything else."""
+    if depth > MAX_DEPTH:
+        return value  # refused by the check, with its path
+    for kind in type(value).__mro__:
+        if kind in encoders:
+            return encoders[kind](value)
+    if isinstance(value, list | tuple):
+        return [convert(item, encoders, depth + 1) for item in value]
+    if isinstance(value, Mapping):
+        return {key: convert(item, encoders, depth + 1) for key, item in value.items()}
+    return value
 
 
 def body_hash(task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
     """SHA-256 of the canonical body: the same from the caller's values and from what a worker decoded."""
-    canonical = json.dumps([task, list(args), dict(kwargs)], ensure_ascii=True, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode("ascii")).digest()
+    return hashlib.sha256(_CANONICAL([task, list(args), dict(kwargs)]).encode("ascii")).digest()
+
+
+def canonical(value: object) -> str:
+    """JSON text that is the same for equal values: keys sorted, a float without fraction written as the integer."""
+    return _CANONICAL(_normal(value))
+
+
+def _normal(value: object) -> object:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list() | tuple():
+            return [_normal(item) for item in value]
+        case dict():
+            return {key: _normal(item) for key, item in value.items()}
+    return value
+
+
+def _plain(value: object, depth: int) -> bool:
+    """Whether the containers hold nothing that the C encoder would change silently; it checks the rest itself."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if depth >= MAX_DEPTH:
+        return False
+    if kind is dict:
+        for key, item in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str or not (type(item) in _SCALARS or _plain(item, depth + 1)):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        return all(type(item) in _SCALARS or _plain(item, depth + 1) for item in value)  # type: ignore[attr-defined]
+    return False
 
 
 def _check(value: object, path: str, depth: int) -> None:
@@ -52,12 +119,12 @@ def _check(value: object, path: str, depth: int) -> None:
                 _check(item, f"{path}[{index}]", depth + 1)
         case dict():
             _check_mapping(value, path, depth)
-        case Mapping() if depth == 0:
-            _check_mapping(value, path, depth)
         case _:
             kind = type(value).__name__
             hint = TYPE_HINTS.get(kind, "convert it to str, int, float, bool, None, list or dict")
-            raise InvalidMessage(f"{path}: {kind} is not JSON; {hint}")
+            raise InvalidMessage(
+                f"{path}: {kind} is not JSON; {hint}, or register an encoder: Outbox(encoders={{{kind}: ...}})"
+            )
 
 
 def _check_number(value: int | float, path: str) -> None:
@@ -84,12 +151,12 @@ def _check_mapping(value: Mapping[object, object], path: str, depth: int) -> Non
         raise InvalidMessage(f'{path}: the key "__type__" is reserved by Celery\'s JSON decoder; rename it')
     for key, item in value.items():
         if not isinstance(key, str):
-            raise InvalidMessage(f"{path}: the key {_shown(key)} is not a string; JSON would change it, convert it")
+            raise InvalidMessage(f"{path}: the key {shown(key)} is not a string; JSON would change it, convert it")
         _check_text(key, path)
-        _check(item, f"{path}.{key if key.isidentifier() and len(key) <= 60 else _shown(key)}", depth + 1)
+        _check(item, f"{path}.{key if key.isidentifier() and len(key) <= 60 else shown(key)}", depth + 1)
 
 
-def _shown(key: object) -> str:
-    """A key fit for a log line: no control codes, no whole payloads."""
-    text = ascii(key)
+def shown(value: object) -> str:
+    """At most 60 characters of a name, escaped: error messages must not carry whole payloads or control codes."""
+    text = ascii(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -3,6 +3,8 @@
     OutboxError
     ├── NotInTransaction       a message was added where no transaction would carry it
     ├── InvalidMessage         a message that could not run: wrong name, wrong value, wrong option
+    ├── DedupConflict          a dedup key that stands for another body
+    ├── NotSupported           asked of a message whose receipts are in another database
     ├── HandlerMisuse          a handler did what would break the one transaction of effect and receipt
     ├── ConfigurationError     a setting that is missing, malformed or contradicts another
     ├── SchemaMismatch         the database lacks our tables or has those of another version
@@ -10,6 +12,8 @@
 
 No message ever contains a payload or a password.
 """
+
+from uuid import UUID
 
 
 class OutboxError(Exception):
@@ -22,6 +26,19 @@ class NotInTransaction(OutboxError):
 
 class InvalidMessage(OutboxError, ValueError):
     """Refused before anything was written: the caller's transaction is untouched."""
+
+
+class DedupConflict(OutboxError):
+    """The same key for different work. Nothing was written, and the caller's transaction stays usable."""
+
+    def __init__(self, message: str, existing: UUID) -> None:
+        super().__init__(message)
+        self.existing = existing
+        """The id of the message that the key stands for."""
+
+
+class NotSupported(OutboxError):
+    """Cannot be done for this message, wherever it is asked. Nothing was written."""
 
 
 class HandlerMisuse(OutboxError):

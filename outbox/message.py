@@ -3,13 +3,17 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from uuid import UUID
+from datetime import datetime, timedelta
+from typing import TypedDict
 
+from outbox.codec import shown
 from outbox.errors import InvalidMessage
+from outbox.schedule import check_times
 
-# The same rules stand as CHECK constraints in the migrations, for writers that do not come through here.
+# The same rules stand in outbox_message_check() of the migrations, for writers that do not come through here.
 TASK_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,254}", re.ASCII)
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:@/#-]{1,255}", re.ASCII)
+LONGEST_KEY = 255
 
 # What Celery and kombu read from the headers of a task message, and the relay's own; a contract test compares this with
 # the installed Celery. A header of such a name would change how the task runs, or make it unreadable.
@@ -20,6 +24,24 @@ RESERVED_HEADERS = frozenset(
     " origin outbox parent_id properties replaced_task_nesting reply_to retries root_id shadow soft_time_limit"
     " stamped_headers stamps task taskset time_limit timelimit update utc".split()
 )
+
+
+class Options(TypedDict, total=False):
+    """What `add(session, message, ...)` takes as keywords: the fields of a Message."""
+
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+    queue: str | None
+    priority: int | None
+    headers: Mapping[str, str]
+    dedup_key: str | None
+    dedup_window: timedelta | float | None
+    unique_key: str | None
+    ordering_key: str | None
+    due_at: datetime | None
+    delay: timedelta | float | None
+    expires_at: datetime | None
+    expires_in: timedelta | float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +57,62 @@ class Message:
     """0 to 9, higher runs sooner, on every broker."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Text that reaches the handler as `delivery.headers`."""
+    dedup_key: str | None = None
+    """The same key and body again is the same message; the same key with another body is an error."""
+    dedup_window: timedelta | float | None = None
+    """How long the key is remembered (a timedelta, or seconds); None = as long as the message is kept."""
+    unique_key: str | None = None
+    """At most one message with this key that has not ended yet."""
+    ordering_key: str | None = None
+    """Messages with this key are published in the order in which they were committed."""
+    due_at: datetime | None = None
+    """Not before this moment (with time zone). Kept in the database until then."""
+    delay: timedelta | float | None = None
+    """Not before this long from now (a timedelta, or seconds), by the database clock."""
+    expires_at: datetime | None = None
+    """Not after this moment: it then ends as *expired*."""
+    expires_in: timedelta | float | None = None
+    """Not after this long from now."""
 
     def __post_init__(self) -> None:
         _check_task(self.task)
         _check_payload(self.args, self.kwargs)
         _check_queue(self.queue)
         _check_priority(self.priority)
-        _check_headers(self.headers)
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """What `Outbox.add` did. The id is also the Celery task id."""
-
-    id: UUID
-    duplicate: bool = False
+        if self.headers:
+            _check_headers(self.headers)
+        for name in ("dedup_key", "unique_key", "ordering_key"):
+            _check_key(name, getattr(self, name))
+        check_times(self)
+        _check_together(self)
 
 
 def _check_task(task: object) -> None:
-    if not isinstance(task, str) or not TASK_NAME.fullmatch(task):
+    if not isinstance(task, str):
+        hint = _task_hint(task)
+        raise InvalidMessage(f"task must be the task's name as text, not {type(task).__name__}{hint}")
+    if not TASK_NAME.fullmatch(task):
         raise InvalidMessage(
-            f"task {_shown(task)} is not a Celery task name: use letters, digits and _ . : -, at most 255,"
+            f"task {shown(task)} is not a Celery task name: use letters, digits and _ . : -, at most 255,"
             " starting with a letter or _"
         )
     if task.startswith("celery."):
         raise InvalidMessage(
-            f"task {_shown(task)} is built into Celery and could run any other task; name your own task instead"
+            f"task {shown(task)} is built into Celery and could run any other task; name your own task instead"
         )
 
 
+def _task_hint(task: object) -> str:
+    if isinstance(task, Mapping):
+        return "; add a signature as it is: outbox.add(session, charge.s(...))"
+    if callable(task) and hasattr(task, "delay"):
+        return "; pass its name, or its signature to add(): outbox.add(session, charge.s(...))"
+    return ""
+
+
 def _check_payload(args: object, kwargs: object) -> None:
+    if isinstance(args, Mapping):
+        raise InvalidMessage("args must be a list or tuple, not a dictionary; named arguments go into kwargs={...}")
     if isinstance(args, str | bytes) or not isinstance(args, list | tuple):
         raise InvalidMessage(f"args must be a list or tuple, not {type(args).__name__}; for one argument write (x,)")
     if not isinstance(kwargs, Mapping):
@@ -78,17 +126,17 @@ def _check_queue(queue: object) -> None:
     if queue is None:
         return
     if not isinstance(queue, str) or not QUEUE_NAME.fullmatch(queue):
-        raise InvalidMessage(f"queue {_shown(queue)} is not a queue name: use letters, digits and _ . : @ / # -")
+        raise InvalidMessage(f"queue {shown(queue)} is not a queue name: use letters, digits and _ . : @ / # -")
     if queue.startswith(("unacked", "_kombu")):
         # Keys of kombu's own on Redis: a list of that name would end every worker.
-        raise InvalidMessage(f"queue {_shown(queue)} is a name that Celery keeps for itself on Redis; choose another")
+        raise InvalidMessage(f"queue {shown(queue)} is a name that Celery keeps for itself on Redis; choose another")
 
 
 def _check_priority(priority: object) -> None:
     if priority is None:
         return
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
-        raise InvalidMessage(f"priority {_shown(priority)} is not a number from 0 to 9 (higher runs sooner)")
+        raise InvalidMessage(f"priority {shown(priority)} is not a number from 0 to 9 (higher runs sooner)")
 
 
 def _check_headers(headers: object) -> None:
@@ -96,12 +144,31 @@ def _check_headers(headers: object) -> None:
         raise InvalidMessage(f"headers must be a dictionary, not {type(headers).__name__}")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidMessage(f"header {_shown(name)} must be text with a text value; convert it with str()")
+            raise InvalidMessage(f"header {shown(name)} must be text with a text value; convert it with str()")
         if name in RESERVED_HEADERS:
-            raise InvalidMessage(f"header {_shown(name)} is set by Celery or the relay; choose another name")
+            raise InvalidMessage(f"header {shown(name)} is set by Celery or the relay; choose another name")
 
 
-def _shown(value: object) -> str:
-    """At most 60 characters of a name, escaped: error messages must not carry whole payloads or control codes."""
-    text = ascii(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _check_key(name: str, key: object) -> None:
+    if key is None:
+        return
+    if not isinstance(key, str):
+        raise InvalidMessage(f"{name} must be text, not {type(key).__name__}; write it as text: f'order:{{order_id}}'")
+    if not 1 <= len(key) <= LONGEST_KEY:
+        raise InvalidMessage(
+            f"{name} has {len(key)} characters, 1 to {LONGEST_KEY} are possible; shorten or hash it: fingerprint(...)"
+        )
+    if not key.isprintable():
+        raise InvalidMessage(f"{name} {shown(key)} has characters that cannot be printed; use plain text")
+
+
+def _check_together(message: Message) -> None:
+    if message.dedup_window is not None and message.dedup_key is None:
+        raise InvalidMessage("dedup_window says how long a dedup_key is remembered; give a dedup_key with it")
+    if message.ordering_key is None:
+        return
+    for name in ("priority", "due_at", "delay"):
+        if getattr(message, name) is not None:
+            raise InvalidMessage(
+                f"ordering_key and {name} contradict each other: {name} would change the order; leave one of them out"
+            )

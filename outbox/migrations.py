@@ -36,8 +36,8 @@ def include_object(_object: object, name: str | None, kind: str, _reflected: boo
     return not (kind == "table" and name in TABLES)
 
 
-def statements(name: str) -> tuple[str, ...]:
-    """The statements of one SQL file, wrapped so that they run with search_path pinned to the current schema."""
-    text = (folder() / "sql" / name).read_text(encoding="utf-8")
-    parts = (part.strip().removesuffix(";") for part in text.split(";\n\n"))
+def statements(*names: str) -> tuple[str, ...]:
+    """The statements of these SQL files, wrapped so that they run with search_path pinned to the current schema."""
+    texts = [(folder() / "sql" / name).read_text(encoding="utf-8") for name in names]
+    parts = (part.strip().removesuffix(";") for text in texts for part in text.split(";\n\n"))
     return (*_PIN, *(part for part in parts if part), *_RESTORE)

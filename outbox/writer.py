@@ -1,72 +1,99 @@
-"""`Outbox.add`: write a message through the caller's own transaction.
+"""`Outbox`: write a message through the caller's own transaction. `AsyncOutbox` is the same, awaited."""
 
-The caller owns the transaction: nothing here begins, flushes, commits or rolls back. Where no transaction would
-carry the message, it is refused, because a message that commits alone is the bug this library exists to remove.
-"""
+from collections.abc import Collection, Iterable
+from typing import Any, TypeVar, Unpack, cast
+from uuid import UUID
 
-from typing import TypeAlias
+from sqlalchemy.exc import DBAPIError
 
-from sqlalchemy import Connection
-from sqlalchemy.orm import Session, scoped_session
+from outbox.added import Added, AddedBatch
+from outbox.codec import Encoders
+from outbox.envelope import DEFAULT_MAX_PAYLOAD, Rules
+from outbox.message import Message, Options
+from outbox.request import Request, Requests
+from outbox.state import BatchProgress, Cancellation, Rejected, State
+from outbox.statements import DEFAULT_SCHEMA
+from outbox.trace import trace_headers
+from outbox.transaction import (
+    Carrier,
+    Writable,
+    driver_error,
+    is_lost,
+    plain_cursor,
+    psycopg_carrier,
+    readable,
+    sync_carrier,
+    unclear,
+)
 
-from outbox import codec, statements
-from outbox.errors import InvalidMessage, NotInTransaction
-from outbox.ids import MessageIds
-from outbox.message import Added, Message
-
-Writable: TypeAlias = Session | scoped_session[Session] | Connection
+T = TypeVar("T")
 
 
 class Outbox:
     """Holds no connection; make one per program, use it from any thread."""
 
-    def __init__(self, schema: str = statements.DEFAULT_SCHEMA) -> None:
-        self._add = statements.add_message(schema)
-        self._ids = MessageIds()
+    def __init__(
+        self,
+        schema: str = DEFAULT_SCHEMA,
+        *,
+        max_payload: int = DEFAULT_MAX_PAYLOAD,
+        encoders: Encoders | None = None,
+        tasks: Collection[str] | None = None,
+        queues: Collection[str] | None = None,
+    ) -> None:
+        """`encoders` turn types that JSON lacks into ones it has: `{Decimal: str}`. `tasks` and `queues`, if given, are
+        the only names accepted (`"billing.*"` matches all that begin so); `max_payload` is in bytes of JSON."""
+        self._requests = Requests(schema, Rules(encoders or {}, max_payload, tasks, queues))
 
-    def add(self, session: Writable, message: Message) -> Added:
+    def add(self, session: Writable, message: Message | str | object, **options: Unpack[Options]) -> Added:
         """Insert the message in the open transaction of `session`; it exists if and only if that commits."""
-        if not isinstance(message, Message):
-            raise InvalidMessage(
-                f'add() takes a Message, not {type(message).__name__}: write Message("task.name", kwargs={{...}})'
-            )
-        row = _row(message)
-        connection = _open_connection(session)
-        added = Added(self._ids.new())
-        connection.exec_driver_sql(self._add, {"id": added.id, **row})
-        return added
+        return _run(session, self._requests.add(message, cast("dict[str, object]", options), trace_headers()))
+
+    def add_many(
+        self, session: Writable, messages: Iterable[object], *, chunk_size: int = 500, batch_id: UUID | None = None
+    ) -> AddedBatch:
+        """Many messages with one batch id, one round trip a chunk. All are checked before the first is written."""
+        batch = self._requests.add_many(messages, chunk_size, batch_id, trace_headers())
+        return batch.answer([_run(session, request) for _, request in batch.chunks])
+
+    def cancel(self, session: Writable, message_id: UUID | str) -> Cancellation:
+        """End the message as *cancelled*, unless it runs or has ended. Decided when your transaction commits."""
+        return _run(session, self._requests.cancel(message_id))
+
+    def state(self, session: Writable, message_id: UUID | str) -> State:
+        """Where this message is now."""
+        return _run(session, self._requests.state(message_id))
+
+    def batch_progress(self, session: Writable, batch_id: UUID | str) -> BatchProgress:
+        """How many messages of the batch are in which state."""
+        return _run(session, self._requests.batch_progress(batch_id))
+
+    def rejected(self, session: Writable, unique_key: str | None = None, *, limit: int = 100) -> list[Rejected]:
+        """Duplicates that unique keys refused, the latest first; of one key, or of all."""
+        return _run(session, self._requests.rejected(unique_key, limit))
 
 
-def _row(message: Message) -> dict[str, object]:
-    """Encode before touching the connection: a bad payload must leave the caller's transaction usable."""
-    return {
-        "task": message.task,
-        "queue": message.queue,
-        "priority": message.priority,
-        "args": codec.encode(message.args, "args"),
-        "kwargs": codec.encode(message.kwargs, "kwargs"),
-        "headers": codec.encode(message.headers, "headers"),
-        "body_hash": codec.body_hash(message.task, message.args, message.kwargs),
-    }
+def _run(session: object, request: Request[T]) -> T:
+    carrier = sync_carrier(session)
+    if unclear(carrier):
+        with carrier.driver.pipeline():  # waits for the pending answers
+            psycopg_carrier(carrier.driver)
+    try:
+        return request.answer(_execute(carrier, request))
+    except (DBAPIError, driver_error()) as error:
+        if is_lost(error, carrier) and carrier.connection is not None:
+            carrier.connection.invalidate(error)
+        told = readable(error, carrier)
+        if told is error:
+            raise
+        raise told from None
 
 
-def _open_connection(session: object) -> Connection:
-    if isinstance(session, scoped_session):
-        session = session()
-    if not isinstance(session, Session | Connection):
-        raise InvalidMessage(
-            f"add() needs your SQLAlchemy Session or Connection as first argument, not {type(session).__name__}"
-        )
-    if not session.in_transaction():
-        raise NotInTransaction(
-            "add() was called outside a transaction: the message would commit apart from your changes, or never."
-            " Call it inside `with session.begin():`, before the commit"
-        )
-    connection = session if isinstance(session, Connection) else session.connection()
-    # in_transaction() is true even on an AUTOCOMMIT engine; only the driver knows what really happens.
-    if getattr(connection.connection.driver_connection, "autocommit", False):
-        raise NotInTransaction(
-            "add() was called on an AUTOCOMMIT connection: the message would commit apart from your changes."
-            " Use a connection with a real transaction (isolation_level other than AUTOCOMMIT)"
-        )
-    return connection
+def _execute(carrier: Carrier, request: Request[T]) -> list[tuple[Any, ...]]:
+    if carrier.connection is not None and carrier.watched:
+        result = carrier.connection.exec_driver_sql(request.statement, tuple(request.parameters))
+        return [tuple(row) for row in result] if request.has_rows else []
+    # Not closed: in a pipeline that would wait for the answer.
+    cursor = plain_cursor(carrier).execute(request.statement, request.parameters)
+    rows: list[tuple[Any, ...]] = cursor.fetchall() if request.has_rows else []
+    return rows

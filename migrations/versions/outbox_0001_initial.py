@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    for statement in migrations.statements("0001_initial.up.sql"):
+    for statement in migrations.statements("0001_initial.up.sql", "0001_functions.up.sql"):
         op.execute(statement)
 
 
