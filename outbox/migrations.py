@@ -27,6 +27,11 @@ def folder() -> Path:
     return shipped if shipped.is_dir() else here.parent / "migrations"
 
 
+def version_locations() -> str:
+    """Our versions folder, for `version_locations` of your own Alembic, beside your own."""
+    return str(folder() / "versions")
+
+
 def include_object(_object: object, name: str | None, kind: str, _reflected: bool, _compare_to: object) -> bool:
     """For the `env.py` of your own Alembic: `context.configure(..., include_object=include_object)`.
 
