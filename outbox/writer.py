@@ -47,33 +47,36 @@ class Outbox:
 
     def add(self, session: Writable, message: Message | str | object, **options: Unpack[Options]) -> Added:
         """Insert the message in the open transaction of `session`; it exists if and only if that commits."""
-        return _run(session, self._requests.add(message, cast("dict[str, object]", options), trace_headers()))
+        return run(session, self._requests.add(message, cast("dict[str, object]", options), trace_headers()))
 
     def add_many(
         self, session: Writable, messages: Iterable[object], *, chunk_size: int = 500, batch_id: UUID | None = None
     ) -> AddedBatch:
         """Many messages with one batch id, one round trip a chunk. All are checked before the first is written."""
         batch = self._requests.add_many(messages, chunk_size, batch_id, trace_headers())
-        return batch.answer([_run(session, request) for _, request in batch.chunks])
+        return batch.answer([run(session, request) for _, request in batch.chunks])
 
     def cancel(self, session: Writable, message_id: UUID | str) -> Cancellation:
         """End the message as *cancelled*, unless it runs or has ended. Decided when your transaction commits."""
-        return _run(session, self._requests.cancel(message_id))
+        return run(session, self._requests.cancel(message_id))
 
     def state(self, session: Writable, message_id: UUID | str) -> State:
         """Where this message is now."""
-        return _run(session, self._requests.state(message_id))
+        return run(session, self._requests.state(message_id))
 
     def batch_progress(self, session: Writable, batch_id: UUID | str) -> BatchProgress:
         """How many messages of the batch are in which state."""
-        return _run(session, self._requests.batch_progress(batch_id))
+        return run(session, self._requests.batch_progress(batch_id))
 
     def rejected(self, session: Writable, unique_key: str | None = None, *, limit: int = 100) -> list[Rejected]:
         """Duplicates that unique keys refused, the latest first; of one key, or of all."""
-        return _run(session, self._requests.rejected(unique_key, limit))
+        return run(session, self._requests.rejected(unique_key, limit))
 
 
-def _run(session: object, request: Request[T]) -> T:
+def run(session: object, request: Request[T]) -> T:
+    """Carry one request to the database, in the caller's transaction.
+
+    It goes to the driver itself: SQLAlchemy's own way costs as much again as the round trip."""
     carrier = sync_carrier(session)
     if unclear(carrier):
         with carrier.driver.pipeline():  # waits for the pending answers
@@ -90,7 +93,8 @@ def _run(session: object, request: Request[T]) -> T:
 
 
 def _execute(carrier: Carrier, request: Request[T]) -> list[tuple[Any, ...]]:
-    if carrier.connection is not None and carrier.watched:
+    # An async driver beneath a Session: we are inside AsyncSession.run_sync(), and only SQLAlchemy can await there.
+    if carrier.connection is not None and (carrier.watched or carrier.connection.dialect.is_async):
         result = carrier.connection.exec_driver_sql(request.statement, tuple(request.parameters))
         return [tuple(row) for row in result] if request.has_rows else []
     # Not closed: in a pipeline that would wait for the answer.
