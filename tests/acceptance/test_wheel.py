@@ -18,6 +18,7 @@ from tests.support.processes import ROOT
 PACKAGES = ("consumers", "outbox", "relay")
 MIGRATIONS = {
     "outbox/_migrations/env.py",
+    "outbox/_migrations/sql/0001_functions.up.sql",
     "outbox/_migrations/sql/0001_initial.up.sql",
     "outbox/_migrations/sql/0001_initial.down.sql",
     "outbox/_migrations/versions/outbox_0001_initial.py",
@@ -112,11 +113,12 @@ def test_it_holds_the_three_packages_their_migrations_and_nothing_else(wheel: Pa
         info = record.removesuffix("/RECORD")
         metadata = archive.read(f"{info}/METADATA").decode()
         programs = archive.read(f"{info}/entry_points.txt").decode()
-        sql = archive.read("outbox/_migrations/sql/0001_initial.up.sql")
+        shipped = {name: archive.read(name) for name in MIGRATIONS & names}
     assert {name.split("/")[0] for name in names} == {*PACKAGES, info}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert {name for name in names if name.startswith("outbox/_migrations/")} == MIGRATIONS
-    assert sql == (ROOT / "migrations/sql/0001_initial.up.sql").read_bytes()
+    for name, content in shipped.items():
+        assert content == (ROOT / name.replace("outbox/_migrations", "migrations")).read_bytes(), name
     assert f"{info}/licenses/LICENSE" in names
     assert "License-Expression: Apache-2.0" in metadata
     assert "outbox = relay.cli:main" in programs

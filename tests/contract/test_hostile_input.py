@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,7 @@ from psycopg._queries import PostgresQuery
 from psycopg.adapt import Transformer
 
 from consumers.delivery import read_delivery
+from outbox import migrations
 from outbox.codec import encode
 from outbox.errors import ConfigurationError, InvalidMessage
 from outbox.ids import MessageIds
@@ -31,6 +33,13 @@ from tests.contract.test_celery_wire import STAMP, received, relay_sends, row_of
 def test_every_name_that_celery_or_kombu_reads_from_headers_is_reserved() -> None:
     own = {name for name in vars(Context) if not name.startswith("__")}
     assert own | {"compression", "lang", "task"} <= RESERVED_HEADERS
+
+
+def test_the_function_for_other_languages_reserves_the_same_names() -> None:
+    source = (migrations.folder() / "sql" / "0001_functions.up.sql").read_text(encoding="utf-8")
+    (names,) = re.findall(r"part\.name = ANY \(string_to_array\(([^()]*), ' '\)\)", source)
+    literals = re.findall(r"'([^']*)'", names)
+    assert "".join(literals).split() == sorted(RESERVED_HEADERS)
 
 
 @pytest.mark.parametrize("column", ["args", "kwargs", "headers"])

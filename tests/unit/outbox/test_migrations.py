@@ -50,10 +50,13 @@ def test_a_statement_ends_at_a_semicolon_before_an_empty_line(
 
 
 def test_every_migration_has_a_way_back() -> None:
-    assert {name for name in FILES if name.endswith(".up.sql")} == {
-        name.replace(".down.sql", ".up.sql") for name in FILES if name.endswith(".down.sql")
-    }
-    assert FILES
+    """A migration may have several files; they share its number and go in one step."""
+    up, down = ([name for name in FILES if name.endswith(f".{way}.sql")] for way in ("up", "down"))
+    assert sorted(up + down) == FILES
+    assert {name[:4] for name in up} == {name[:4] for name in down}
+    assert len(down) == len({name[:4] for name in down})
+    versions = "".join(path.read_text(encoding="utf-8") for path in (migrations.folder() / "versions").glob("*.py"))
+    assert [name for name in FILES if f'"{name}"' not in versions] == []
 
 
 @pytest.mark.parametrize("name", FILES)
