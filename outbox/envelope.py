@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import cast
+from typing import NamedTuple, cast
 from uuid import UUID
 
 from outbox import codec
@@ -34,8 +34,7 @@ class Rules:
                 raise ConfigurationError("encoders must be a dictionary of type: function, like {Decimal: str}")
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(NamedTuple):
     """The columns of a message that are not simply copied."""
 
     id: UUID
@@ -48,7 +47,8 @@ class Envelope:
 
 def seal(message: Message, message_id: UUID, rules: Rules, trace: Mapping[str, str]) -> Envelope:
     """Everything that can be wrong with a payload is found here, before a connection is touched."""
-    _check_allowed(message, rules)
+    if rules.tasks is not None or rules.queues is not None:
+        _check_allowed(message, rules)
     args, kwargs = message.args, message.kwargs
     if rules.encoders:
         args = cast("Sequence[object]", codec.convert(list(args), rules.encoders))

@@ -77,14 +77,18 @@ class Message:
     def __post_init__(self) -> None:
         _check_task(self.task)
         _check_payload(self.args, self.kwargs)
-        _check_queue(self.queue)
-        _check_priority(self.priority)
+        if self.queue is not None:
+            _check_queue(self.queue)
+        if self.priority is not None:
+            _check_priority(self.priority)
         if self.headers:
             _check_headers(self.headers)
-        for name in ("dedup_key", "unique_key", "ordering_key"):
-            _check_key(name, getattr(self, name))
+        if self.dedup_key is not None or self.unique_key is not None or self.ordering_key is not None:
+            for name in ("dedup_key", "unique_key", "ordering_key"):
+                _check_key(name, getattr(self, name))
         check_times(self)
-        _check_together(self)
+        if self.dedup_window is not None or self.ordering_key is not None:
+            _check_together(self)
 
 
 def _check_task(task: object) -> None:
@@ -123,8 +127,6 @@ def _check_payload(args: object, kwargs: object) -> None:
 
 
 def _check_queue(queue: object) -> None:
-    if queue is None:
-        return
     if not isinstance(queue, str) or not QUEUE_NAME.fullmatch(queue):
         raise InvalidMessage(f"queue {shown(queue)} is not a queue name: use letters, digits and _ . : @ / # -")
     if queue.startswith(("unacked", "_kombu")):
@@ -133,8 +135,6 @@ def _check_queue(queue: object) -> None:
 
 
 def _check_priority(priority: object) -> None:
-    if priority is None:
-        return
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
         raise InvalidMessage(f"priority {shown(priority)} is not a number from 0 to 9 (higher runs sooner)")
 

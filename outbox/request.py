@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from outbox import keys, schedule
@@ -28,8 +28,7 @@ _LENGTHS = ("delay", "expires_in", "dedup_window")
 _COPIED = ("queue", "priority", "dedup_key", "unique_key", "ordering_key")
 
 
-@dataclass(frozen=True, slots=True)
-class Request(Generic[T]):
+class Request(NamedTuple, Generic[T]):
     statement: str
     parameters: Sequence[object]
     answer: Callable[[Rows], T]
@@ -143,11 +142,13 @@ def _needs_write(envelope: Envelope) -> bool:
     )
 
 
+_ALWAYS: tuple[str, ...] = ("id", "task", "kwargs", "body_hash")
+
+
 def _columns(envelope: Envelope) -> tuple[tuple[str, ...], list[object]]:
     """Only what differs from the table's defaults: fewer parameters, less work on both sides."""
     message = envelope.message
-    columns: tuple[str, ...] = ("id", "task", "kwargs", "body_hash")
-    values: list[object] = [envelope.id, message.task, envelope.kwargs, envelope.body_hash]
+    columns, values = _ALWAYS, [envelope.id, message.task, envelope.kwargs, envelope.body_hash]
     if message.args:
         columns, values = (*columns, "args"), [*values, envelope.args]
     if envelope.headers != "{}":

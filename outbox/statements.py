@@ -13,8 +13,8 @@ DEFAULT_SCHEMA = "public"
 # xid, seq and created_at are left to the database: writers have no say in them.
 _ADD = "INSERT INTO {schema}.outbox_message ({columns}) VALUES ({values})"
 
-# One statement a chunk, columns as arrays: measured against executemany (a statement a row on the server) and
-# json_to_recordset (the payload parsed once more). Rows come out of unnest in the order of the arrays, so seq does too.
+# One statement a chunk, columns as binary arrays (%b): as text every quote of every payload would be escaped and
+# unescaped again. Rows come out of unnest in the order of the arrays, so seq does too.
 _ADD_MANY = """\
 INSERT INTO {schema}.outbox_message ({columns}, batch_id)
 SELECT {values}, %s FROM unnest({arrays}) AS t ({columns})"""
@@ -42,12 +42,13 @@ FROM {schema}.outbox_message m
     LEFT JOIN {schema}.outbox_due d ON d.message_id = m.id AND d.reason = 'scheduled'
 ORDER BY m.seq DESC LIMIT %s"""
 
+_JSON = frozenset(("args", "kwargs", "headers"))
 _ARRAYS = {
     "id": "uuid",
     "task": "text",
-    "args": "json",
-    "kwargs": "json",
-    "headers": "json",
+    "args": "text",
+    "kwargs": "text",
+    "headers": "text",
     "body_hash": "bytea",
     "queue": "text",
     "priority": "int",
@@ -76,8 +77,8 @@ class Statements:
         return _ADD_MANY.format(
             schema=self.schema,
             columns=", ".join(columns),
-            values=", ".join(f"t.{name}" for name in columns),
-            arrays=", ".join(f"%s::{_ARRAYS[name]}[]" for name in columns),
+            values=", ".join(f"t.{name}::json" if name in _JSON else f"t.{name}" for name in columns),
+            arrays=", ".join(f"%b::{_ARRAYS[name]}[]" for name in columns),
         )
 
 
