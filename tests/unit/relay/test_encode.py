@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from outbox.codec import body_hash
 from relay.encode import Encoder, Stamp, redis_priority
 from relay.window import Row
 
@@ -46,8 +47,17 @@ def test_the_outbox_header_says_when_and_by_whom_it_was_published() -> None:
     }
 
 
-def test_a_row_without_a_hash_says_so() -> None:
-    assert decoded(ROW._replace(body_hash=None))["headers"]["outbox"]["hash"] is None
+def test_a_row_without_a_hash_is_given_one() -> None:
+    """Rows of raw SQL writers are the only payloads that the relay parses."""
+    row = ROW._replace(body_hash=None, args='[1,  "\\u00e9"]', kwargs='{"b": 1.50, "a": {"y": null, "x": 2}}')
+    expected = body_hash(ROW.task, [1, "é"], {"a": {"x": 2, "y": None}, "b": 1.5}).hex()
+    assert decoded(row)["headers"]["outbox"]["hash"] == expected
+
+
+def test_a_row_that_nobody_can_decode_has_no_hash() -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    payload = Encoder("celery").encode(ROW._replace(body_hash=None, args=deep), STAMP).payload
+    assert json.loads(payload)["headers"]["outbox"]["hash"] is None
 
 
 def test_an_ordered_message_names_its_key_and_predecessor() -> None:
