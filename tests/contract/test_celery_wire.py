@@ -3,25 +3,28 @@
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 from celery.app.task import Context
 from celery.worker.request import Request
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from kombu import serialization
 from kombu.transport import virtual
 
 from consumers.delivery import Delivery, read_delivery
 from consumers.inbox import intact
 from outbox import codec
+from outbox.envelope import Rules, seal
 from outbox.message import QUEUE_NAME, RESERVED_HEADERS, TASK_NAME, Message
 from relay.encode import Encoded, Encoder, Stamp
 from relay.window import Row
 from tests.contract.celery_sender import CelerySender, Pushed
-from tests.unit.outbox.payloads import arguments, keywords, repeatable, texts
+from tests.unit.outbox.payloads import arguments, keywords, repeatable, texts, values
 
 ID = "01890000-0000-7000-8000-000000000001"
 STAMP = Stamp(datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), epoch=7, window=11, relay="relay-1")
@@ -234,6 +237,62 @@ def test_a_consumer_reads_back_what_the_writer_wrote(
     assert delivery.published_at == STAMP.published_at
     assert delivery.body_hash == codec.body_hash(task, args, kwargs).hex()
     assert intact(delivery, request.args, request.kwargs)
+
+
+def loaded_by_kombu(encoded: Encoded) -> tuple[list[object], dict[str, object]]:
+    """As a worker decodes the body: kombu's JSON reader, which makes other objects of dictionaries with a __type__."""
+    message = parsed(encoded)
+    content_type, encoding = message["content-type"], message["content-encoding"]
+    args, kwargs, embed = serialization.loads(
+        base64.b64decode(message["body"]), content_type, encoding, accept={"application/json"}
+    )
+    assert not any(embed.values())
+    return args, kwargs
+
+
+rich: st.SearchStrategy[object] = st.recursive(
+    values | st.decimals(allow_nan=False) | st.dates() | st.sampled_from(["__type__", "__value__", "\\u0000"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner)
+        | st.dictionaries(texts | st.just("__value__"), inner, max_size=3).filter(lambda found: "__type__" not in found)
+    ),
+    max_leaves=6,
+)
+
+
+def converted(value: object) -> object:
+    if isinstance(value, Decimal | date):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [converted(item) for item in value]
+    return {key: converted(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+@settings(repeatable, max_examples=300)
+@given(
+    names, st.lists(rich, max_size=3), st.dictionaries(texts.filter(lambda key: key not in ("self", "__type__")), rich)
+)
+def test_a_worker_decodes_the_converted_values_and_their_hash(
+    task: str, args: list[object], kwargs: dict[str, object]
+) -> None:
+    rules = Rules(encoders={Decimal: str, date: str})
+    sealed = seal(Message(task, args, kwargs), UUID(ID), rules, {})
+    row = row_of(Message(task))._replace(args=sealed.args, kwargs=sealed.kwargs, body_hash=sealed.body_hash.hex())
+    decoded = loaded_by_kombu(Encoder("celery").encode(row, STAMP))
+    assert exactly(decoded) == exactly((converted(args), converted(kwargs)))
+    assert codec.body_hash(task, *decoded) == sealed.body_hash
+
+
+@repeatable
+@given(arguments, keywords)
+def test_a_row_without_a_hash_gets_the_one_that_the_worker_computes(
+    args: list[object], kwargs: dict[str, object]
+) -> None:
+    """Rows of raw SQL writers; the relay has only the text."""
+    row = row_of(Message("a.task", args, kwargs))
+    by_relay = parsed(Encoder("celery").encode(row._replace(body_hash=None), STAMP))["headers"]["outbox"]["hash"]
+    assert by_relay == row.body_hash
 
 
 def test_a_changed_argument_is_not_what_was_written(sender: CelerySender) -> None:
