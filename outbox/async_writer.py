@@ -9,14 +9,14 @@ from sqlalchemy.exc import DBAPIError
 from outbox.added import Added, AddedBatch
 from outbox.codec import Encoders
 from outbox.envelope import DEFAULT_MAX_PAYLOAD, Rules
-from outbox.message import Message, Options
+from outbox.message import Addable, Options
 from outbox.request import Request, Requests
 from outbox.state import BatchProgress, Cancellation, Rejected, State
 from outbox.statements import DEFAULT_SCHEMA
 from outbox.trace import trace_headers
 from outbox.transaction import (
+    AsyncWritable,
     Carrier,
-    Writable,
     carrier_of,
     driver_error,
     is_async_sqlalchemy,
@@ -47,25 +47,32 @@ class AsyncOutbox:
     ) -> None:
         self._requests = Requests(schema, Rules(encoders or {}, max_payload, tasks, queues))
 
-    async def add(self, session: Writable, message: Message | str | object, **options: Unpack[Options]) -> Added:
+    async def add(self, session: AsyncWritable, message: Addable, **options: Unpack[Options]) -> Added:
         return await _run(session, self._requests.add(message, cast("dict[str, object]", options), trace_headers()))
 
     async def add_many(
-        self, session: Writable, messages: Iterable[object], *, chunk_size: int = 500, batch_id: UUID | None = None
+        self,
+        session: AsyncWritable,
+        messages: Iterable[Addable],
+        *,
+        chunk_size: int = 500,
+        batch_id: UUID | None = None,
     ) -> AddedBatch:
         batch = self._requests.add_many(messages, chunk_size, batch_id, trace_headers())
         return batch.answer([await _run(session, request) for _, request in batch.chunks])
 
-    async def cancel(self, session: Writable, message_id: UUID | str) -> Cancellation:
+    async def cancel(self, session: AsyncWritable, message_id: UUID | str) -> Cancellation:
         return await _run(session, self._requests.cancel(message_id))
 
-    async def state(self, session: Writable, message_id: UUID | str) -> State:
+    async def state(self, session: AsyncWritable, message_id: UUID | str) -> State:
         return await _run(session, self._requests.state(message_id))
 
-    async def batch_progress(self, session: Writable, batch_id: UUID | str) -> BatchProgress:
+    async def batch_progress(self, session: AsyncWritable, batch_id: UUID | str) -> BatchProgress:
         return await _run(session, self._requests.batch_progress(batch_id))
 
-    async def rejected(self, session: Writable, unique_key: str | None = None, *, limit: int = 100) -> list[Rejected]:
+    async def rejected(
+        self, session: AsyncWritable, unique_key: str | None = None, *, limit: int = 100
+    ) -> list[Rejected]:
         return await _run(session, self._requests.rejected(unique_key, limit))
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 from outbox.codec import shown
 from outbox.errors import InvalidMessage
@@ -89,6 +89,10 @@ class Message:
         check_times(self)
         if self.dedup_window is not None or self.ordering_key is not None:
             _check_together(self)
+
+
+Addable: TypeAlias = Message | str | Mapping[str, Any]
+"""What `add` takes: a message, a task's name, or a Celery signature (which is a dictionary)."""
 
 
 def _check_task(task: object) -> None:

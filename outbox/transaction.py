@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, UnboundExecutionError
@@ -18,8 +18,14 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outbox.errors import ConfigurationError, InvalidMessage, NotInTransaction, SchemaMismatch
 
-# Session, scoped_session, Connection or psycopg's Connection; and their async twins for AsyncOutbox.
-Writable: TypeAlias = Any
+if TYPE_CHECKING:
+    import psycopg
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    Writable: TypeAlias = Session | scoped_session[Any] | Connection | psycopg.Connection[Any]
+    AsyncWritable: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection | psycopg.AsyncConnection[Any]
+else:
+    Writable = AsyncWritable = Any
 
 # SQLSTATEs of a table, column, function or schema that is not there.
 _NOT_MIGRATED = frozenset(("42P01", "42703", "42883", "3F000"))

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from outbox.added import Added, AddedBatch
 from outbox.codec import Encoders
 from outbox.envelope import DEFAULT_MAX_PAYLOAD, Rules
-from outbox.message import Message, Options
+from outbox.message import Addable, Options
 from outbox.request import Request, Requests
 from outbox.state import BatchProgress, Cancellation, Rejected, State
 from outbox.statements import DEFAULT_SCHEMA
@@ -45,12 +45,17 @@ class Outbox:
         the only names accepted (`"billing.*"` matches all that begin so); `max_payload` is in bytes of JSON."""
         self._requests = Requests(schema, Rules(encoders or {}, max_payload, tasks, queues))
 
-    def add(self, session: Writable, message: Message | str | object, **options: Unpack[Options]) -> Added:
+    def add(self, session: Writable, message: Addable, **options: Unpack[Options]) -> Added:
         """Insert the message in the open transaction of `session`; it exists if and only if that commits."""
         return run(session, self._requests.add(message, cast("dict[str, object]", options), trace_headers()))
 
     def add_many(
-        self, session: Writable, messages: Iterable[object], *, chunk_size: int = 500, batch_id: UUID | None = None
+        self,
+        session: Writable,
+        messages: Iterable[Addable],
+        *,
+        chunk_size: int = 500,
+        batch_id: UUID | None = None,
     ) -> AddedBatch:
         """Many messages with one batch id, one round trip a chunk. All are checked before the first is written."""
         batch = self._requests.add_many(messages, chunk_size, batch_id, trace_headers())

@@ -7,14 +7,13 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox import Message, Outbox
-from outbox.writer import Writable
 from tests.integration.outbox.storage import CHARGE, Order, committed
 
 OUTBOX = Outbox()
 MESSAGE = Message(CHARGE, kwargs={"order_id": 7})
 ORDER = sa.insert(Order).values(id=7)
 
-Opened = Callable[[sa.Engine], Writable]
+Opened = Callable[[sa.Engine], Session | scoped_session[Session] | sa.Connection]
 
 
 def plain_session(engine: sa.Engine) -> Session:
