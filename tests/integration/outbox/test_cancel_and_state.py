@@ -181,6 +181,7 @@ def test_two_cancels_at_a_time(opened: Opened, database: str) -> None:
     first, second = opened(), opened()
     message = add(first)
     OUTBOX.cancel(first, message)
+    second.execute("SET lock_timeout = '2s'")
     assert cancel(second, message)[0] == "running"
     first.commit()
     assert cancel(second, message) == ("finished", "cancelled")

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from outbox import DedupConflict, Message, Outbox
+from outbox import Added, DedupConflict, Message, Outbox
 from tests.integration.outbox.storage import (
     CHARGE,
     Order,
@@ -170,6 +170,28 @@ def test_of_two_that_find_the_window_over_one_takes_the_key(
     assert (two.id == one.id) == commits
     assert messages(database) == [old, two.id]
     assert keys(database, "dedup") == {"order:7": two.id}
+
+
+def test_of_two_that_have_read_an_expired_key_one_takes_it(
+    opened: Opened, database: str, pool: ThreadPoolExecutor
+) -> None:
+    """A lock on the row stops both between their look at it and their update; a plain update would serve both."""
+    holder, writers = opened(), [opened(), opened()]
+    old = add(holder, charge(dedup_window=60))
+    let_windows_pass(database)
+    holder.execute("SELECT FROM outbox_key FOR UPDATE")
+
+    def write(connection: Postgres) -> Added:
+        added = OUTBOX.add(connection, charge(body=2))
+        connection.commit()
+        return added
+
+    waiting = [pool.submit(write, each) for each in writers]
+    wait_blocked(database, *writers)
+    holder.rollback()
+    answers = [each.result(15) for each in waiting]
+    assert sorted(each.duplicate for each in answers) == [False, True]
+    assert messages(database) == [old, answers[0].id] == [old, answers[1].id]
 
 
 def test_another_body_is_refused_and_the_transaction_goes_on(engine: sa.Engine, opened: Opened, database: str) -> None:

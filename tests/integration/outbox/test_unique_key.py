@@ -159,6 +159,22 @@ def test_of_two_that_wait_exactly_one_wins(
     assert loser.result(15).existing == Existing(winner.result().id, State.QUEUED)
 
 
+def test_of_two_that_have_read_a_stale_holder_one_takes_the_key(
+    opened: Opened, database: str, pool: ThreadPoolExecutor
+) -> None:
+    """A lock on the row stops both between their look at it and their update; a plain update would serve both."""
+    holder, writers = opened(), [opened(), opened()]
+    ended = add(holder)
+    end(database, ended.id)
+    holder.execute("SELECT FROM outbox_key FOR UPDATE")
+    waiting = [pool.submit(add, each) for each in writers]
+    wait_blocked(database, *writers)
+    holder.rollback()
+    answers = [each.result(15) for each in waiting]
+    assert sorted(each.duplicate for each in answers) == [False, True]
+    assert messages(database) == [ended.id, answers[0].id] == [ended.id, answers[1].id]
+
+
 def test_a_rejection_releases_the_dedup_key(opened: Opened, database: str) -> None:
     """Or the same request could never be written, and would be called the duplicate of nothing."""
     connection = opened()
