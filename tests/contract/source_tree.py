@@ -16,6 +16,8 @@ class Import:
     """The module, as precisely as the statement tells: `from outbox import codec` is outbox.codec."""
     line: int
     in_function: bool
+    for_types: bool = False
+    """Below `if TYPE_CHECKING:`, so it is never executed."""
 
     @property
     def top(self) -> str:
@@ -84,17 +86,24 @@ def _read(name: str, path: Path, known: frozenset[str]) -> Module:
     return Module(name, path.relative_to(ROOT), module.tree, module.lines, module.imports)
 
 
-def _imports(node: ast.AST, importer: str, known: frozenset[str], *, in_function: bool) -> Iterator[Import]:
+def _imports(
+    node: ast.AST, importer: str, known: frozenset[str], *, in_function: bool, for_types: bool = False
+) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         match child:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=orelse):
+                typed, others = ast.Module(body, []), ast.Module(orelse, [])
+                yield from _imports(typed, importer, known, in_function=in_function, for_types=True)
+                yield from _imports(others, importer, known, in_function=in_function, for_types=for_types)
             case ast.Import():
                 for alias in child.names:
-                    yield Import(alias.name, child.lineno, in_function)
+                    yield Import(alias.name, child.lineno, in_function, for_types)
             case ast.ImportFrom(level=level, module=module):
                 assert not level, f"{importer}:{child.lineno}: a relative import hides who is meant; write it out"
                 for alias in child.names:
                     submodule = f"{module}.{alias.name}"
-                    yield Import(submodule if submodule in known else str(module), child.lineno, in_function)
+                    target = submodule if submodule in known else str(module)
+                    yield Import(target, child.lineno, in_function, for_types)
             case _:
                 inside = in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-                yield from _imports(child, importer, known, in_function=inside)
+                yield from _imports(child, importer, known, in_function=inside, for_types=for_types)

@@ -142,7 +142,8 @@ def test_importing_outbox_loads_only_sqlalchemy_and_what_that_needs() -> None:
 def test_no_part_of_outbox_needs_more_than_sqlalchemy(module: Module) -> None:
     """Also those parts that `import outbox` does not load: whoever writes messages installs no broker for it."""
     if module.name.partition(".")[0] == "outbox":
-        assert {found.top for found in module.imports} <= sys.stdlib_module_names | {"outbox", "sqlalchemy"}
+        needed = {found.top for found in module.imports if not found.for_types}
+        assert needed <= sys.stdlib_module_names | {"outbox", "sqlalchemy"}
 
 
 @every_module
@@ -202,6 +203,13 @@ def test_a_forbidden_import_is_seen(name: str, text: str) -> None:
 )
 def test_an_impurity_is_seen(text: str) -> None:
     assert impurities(sample("relay.encode", text))
+
+
+def test_an_import_for_types_only_is_told_apart() -> None:
+    text = "if TYPE_CHECKING:\n    import psycopg\nelse:\n    import redis\nimport celery"
+    found = {each.target: each.for_types for each in sample("outbox.x", text).imports}
+    assert found == {"psycopg": True, "redis": False, "celery": False}
+    assert forbidden_imports(sample("outbox.x", "if TYPE_CHECKING:\n    import relay.window"))
 
 
 def test_a_circle_is_seen() -> None:

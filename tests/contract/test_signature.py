@@ -16,15 +16,16 @@ from outbox.signature import is_signature, read_message
 app = Celery("signatures", set_as_current=False)
 
 
-@app.task(name="billing.charge")
+# shared=False: Celery would register them with every application of this process, those of other tests included.
+@app.task(name="billing.charge", shared=False)
 def charge(*args: object, **kwargs: object) -> None: ...
 
 
-@app.task(name="mail.receipt", bind=True)
+@app.task(name="mail.receipt", bind=True, shared=False)
 def receipt(self: Task[Any, Any], *args: object) -> None: ...
 
 
-@shared_task(name="billing.shared")
+@shared_task(name="signatures.shared")
 def shared(*args: object) -> None: ...
 
 
@@ -80,7 +81,7 @@ def refusal(value: object, **options: object) -> str:
         (charge.s(1, "a", order_id=7), Message("billing.charge", (1, "a"), {"order_id": 7})),
         (charge.si(1), Message("billing.charge", (1,))),
         (receipt.s(1), Message("mail.receipt", (1,))),
-        (shared.s(1), Message("billing.shared", (1,))),
+        (shared.s(1), Message("signatures.shared", (1,))),
         (charge.signature((1,), {"a": 2}), Message("billing.charge", (1,), {"a": 2})),
         (app.signature("other.task", args=(1,)), Message("other.task", (1,))),
         (signature("other.task", kwargs={"a": 1}), Message("other.task", (), {"a": 1})),

@@ -90,12 +90,12 @@ def test_code_that_waits_and_code_that_does_not_are_told_apart(engine: Engine) -
     waiting = create_async_engine("postgresql+psycopg://127.0.0.1:1/none")
     for given in (AsyncSession(waiting), waiting.connect(), async_scoped_session(async_sessionmaker(waiting), object)):
         with pytest.raises(InvalidMessage) as refused:
-            Outbox().add(given, MESSAGE)
+            Outbox().add(given, MESSAGE)  # type: ignore[arg-type]
         kind = type(given).__name__
         assert str(refused.value) == f"Outbox is for synchronous code; with {kind} use AsyncOutbox and await"
     for plain in (Session(engine), engine.connect(), scoped_session(sessionmaker(engine))):
         with pytest.raises(InvalidMessage) as refused:
-            asyncio.run(AsyncOutbox().add(plain, MESSAGE))
+            asyncio.run(AsyncOutbox().add(plain, MESSAGE))  # type: ignore[arg-type]
         kind = type(plain).__name__
         assert str(refused.value) == f"AsyncOutbox is for async code; with {kind} use Outbox, without await"
         plain.close()
@@ -121,7 +121,7 @@ def test_a_session_with_several_engines_needs_to_be_told_which(engine: Engine) -
 def test_an_engine_is_not_a_transaction(engine: Engine) -> None:
     hint = "not Engine; an engine has no transaction, use `with engine.begin() as connection:`"
     with pytest.raises(InvalidMessage, match=re.escape(hint)):
-        Outbox().add(engine, MESSAGE)
+        Outbox().add(engine, MESSAGE)  # type: ignore[arg-type]
 
 
 def test_a_session_outside_a_transaction_is_refused(engine: Engine) -> None:
@@ -144,9 +144,9 @@ def test_a_connection_outside_a_transaction_is_refused(engine: Engine) -> None:
 def test_a_bad_payload_is_refused_before_a_connection_is_taken() -> None:
     """So the caller's transaction stays usable."""
     with pytest.raises(InvalidMessage, match=r"kwargs\.when: set is not JSON"):
-        Outbox().add(None, Message("a", kwargs={"when": {1}}))
+        Outbox().add(None, Message("a", kwargs={"when": {1}}))  # type: ignore[arg-type]
     with pytest.raises(InvalidMessage, match=r"message 1 of the batch: kwargs\.when: set is not JSON.*; nothing was"):
-        Outbox().add_many(None, ["a", Message("a", kwargs={"when": {1}})])
+        Outbox().add_many(None, ["a", Message("a", kwargs={"when": {1}})])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("schema", ["", "pg_catalog", "x" * 64])
