@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from tests.model import attempts, canary, log_and_leader, order, receipts, reconcile
+from tests.model import attempts, canary, keys, log_and_leader, order, receipts, reconcile
 from tests.model.explorer import Model, Removal, Trace, shortest_trace
 
-__all__ = ["ATTEMPTS", "CANARY", "CATALOG", "LOG_AND_LEADER", "ORDER", "RECEIPTS", "RECONCILE", "Broken", "Entry"]
+__all__ = ["ATTEMPTS", "CANARY", "CATALOG", "KEYS", "LOG_AND_LEADER", "ORDER", "RECEIPTS", "RECONCILE"]
+__all__ += ["Broken", "Entry"]
 
 
 class Broken(NamedTuple):
@@ -68,4 +69,5 @@ RECONCILE = entry("reconcile", reconcile, reconcile.Reconcile)
 ORDER = entry("order", order, order.Order)
 CANARY = entry("canary", canary, canary.Canary)
 ATTEMPTS = entry("attempts", attempts, attempts.Attempts)
-CATALOG = (LOG_AND_LEADER, RECEIPTS, RECONCILE, ORDER, CANARY, ATTEMPTS)
+KEYS = entry("keys", keys, keys.Keys)
+CATALOG = (LOG_AND_LEADER, RECEIPTS, RECONCILE, ORDER, CANARY, ATTEMPTS, KEYS)
