@@ -4,16 +4,20 @@ import json
 from decimal import Decimal
 from types import MappingProxyType
 from unittest.mock import patch
+from uuid import UUID
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from outbox import codec
+from outbox.envelope import Rules, seal
 from outbox.errors import InvalidMessage
+from outbox.message import Message
 from tests.unit.outbox.nasty import TOO_LONG_INTEGER, Text, anything, as_handler_sees, fits, leaves, wrapped
 from tests.unit.outbox.payloads import repeatable, values
 
+ENCODERS = Rules({Decimal: str})
 often = settings(repeatable, max_examples=600)
 
 
@@ -72,7 +76,8 @@ def test_whatever_the_depth_it_is_a_refusal(levels: int, in_lists: bool) -> None
     """And not a RecursionError, with or without encoders."""
     nested = wrapped(1, levels, in_lists=in_lists)
     assert outcome(nested)[1].endswith(": nested deeper than 100 levels; flatten it or pass a reference")
-    assert outcome(codec.convert(nested, {Decimal: str})) == outcome(nested)
+    with pytest.raises(InvalidMessage, match=r"nested deeper than 100 levels; flatten it or pass a reference$"):
+        seal(Message("a", [nested]), UUID(int=1), ENCODERS, {})
 
 
 @pytest.mark.xfail(reason="reported: the careful way counts bits, and refuses the longest integers that can be read")
@@ -115,7 +120,7 @@ def test_encoders_do_not_multiply_a_circle(monkeypatch: pytest.MonkeyPatch) -> N
     circle: list[object] = [Decimal(1)]
     circle.extend([circle, circle])
     with pytest.raises(InvalidMessage, match="nested deeper"):
-        codec.encode(codec.convert(circle, {Decimal: counted}), "args")
+        seal(Message("a", circle), UUID(int=1), Rules({Decimal: counted}), {})
     assert len(calls) <= 20
 
 
@@ -137,7 +142,8 @@ def test_a_reserved_key_cannot_hide_behind_its_class() -> None:
 @often
 @given(values)
 def test_without_anything_to_convert_encoders_change_nothing(value: object) -> None:
-    assert codec.encode(codec.convert(value, {Decimal: str}), "args") == codec.encode(value, "args")
+    message = Message("a", [value], {"a": value})
+    assert seal(message, UUID(int=1), ENCODERS, {}) == seal(message, UUID(int=1), Rules(), {})
 
 
 def test_the_quick_way_is_taken_for_usual_payloads(monkeypatch: pytest.MonkeyPatch) -> None:
