@@ -10,11 +10,12 @@ from outbox.added import Added, AddedBatch
 from outbox.codec import Encoders
 from outbox.envelope import DEFAULT_MAX_PAYLOAD, Rules
 from outbox.message import Addable, Options
-from outbox.request import Request, Requests
+from outbox.request import Request, Requests, as_text
 from outbox.state import BatchProgress, Cancellation, Rejected, State
 from outbox.statements import DEFAULT_SCHEMA
 from outbox.trace import trace_headers
 from outbox.transaction import (
+    NO_STREAM,
     AsyncWritable,
     Carrier,
     carrier_of,
@@ -59,6 +60,7 @@ class AsyncOutbox:
         batch_id: UUID | None = None,
     ) -> AddedBatch:
         batch = self._requests.add_many(messages, chunk_size, batch_id, trace_headers())
+        await _carrier(session)
         return batch.answer([await _run(session, request) for _, request in batch.chunks])
 
     async def cancel(self, session: AsyncWritable, message_id: UUID | str) -> Cancellation:
@@ -82,10 +84,11 @@ async def _run(session: object, request: Request[T]) -> T:
         async with carrier.driver.pipeline():  # waits for the pending answers
             psycopg_carrier(carrier.driver)
     try:
-        return request.answer(await _execute(carrier, wrapper, request))
+        return request.answer(as_text(await _execute(carrier, wrapper, request)))
     except (DBAPIError, driver_error()) as error:
         if is_lost(error, carrier):
             await wrapper.invalidate(error)
+            await wrapper.engine.dispose()
         told = readable(error, carrier)
         if told is error:
             raise
@@ -107,7 +110,9 @@ async def _carrier(given: Any) -> tuple[Carrier, Any]:
 
 async def _execute(carrier: Carrier, wrapper: Any, request: Request[T]) -> list[tuple[Any, ...]]:
     if carrier.watched:
-        result = await wrapper.exec_driver_sql(request.statement, tuple(request.parameters))
+        result = await wrapper.exec_driver_sql(
+            request.statement, tuple(request.parameters), execution_options=NO_STREAM
+        )
         return [tuple(row) for row in result] if request.has_rows else []
     cursor = await plain_cursor(carrier, "AsyncCursor").execute(request.statement, request.parameters)
     rows: list[tuple[Any, ...]] = await cursor.fetchall() if request.has_rows else []

@@ -31,7 +31,7 @@ TYPE_HINTS = {
 }
 MAX_DEPTH = 100
 # Python itself refuses to read or write longer integers as text (sys.get_int_max_str_digits, 4300 digits).
-MAX_INTEGER_BITS = 14_283
+_TOO_LONG = 10**4300
 
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 _TO_TEXT = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False).encode
@@ -40,6 +40,11 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circu
 
 def encode(value: object, path: str) -> str:
     """JSON text of `value`; raises InvalidMessage naming the path of what is not JSON."""
+    return encoded(value, path)[1]
+
+
+def encoded(value: object, path: str) -> tuple[Any, str]:
+    """The value as a worker will read it, and its JSON text."""
     if isinstance(value, Mapping) and type(value) is not dict:
         value = dict(value)
     try:
@@ -47,22 +52,30 @@ def encode(value: object, path: str) -> str:
     except (TypeError, ValueError, RecursionError):
         text = None
     if text is not None and "\\u0000" not in text and "\\ud" not in text and '"__type__"' not in text:
-        return text
+        return value, text
     _check(value, path, 0)
-    return _TO_TEXT(value)
+    try:
+        text = _TO_TEXT(value)
+        value = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidMessage(f"{path}: cannot be written as JSON and read back; use plain values") from None
+    # Subclasses may say one thing to the encoder and another to us: from here on only the text counts.
+    _check(value, path, 0)
+    return value, text
 
 
-def convert(value: object, encoders: Encoders, depth: int = 0) -> object:
+def convert(value: object, encoders: Encoders, within: tuple[int, ...] = ()) -> object:
     """With the registered encoders applied; what they return is checked like everything else."""
-    if depth > MAX_DEPTH:
-        return value  # refused by the check, with its path
-    for kind in type(value).__mro__:
-        if kind in encoders:
-            return encoders[kind](value)
+    if len(within) > MAX_DEPTH or id(value) in within:  # a value that contains itself is nested without end
+        raise InvalidMessage(f"payload: nested deeper than {MAX_DEPTH} levels; flatten it or pass a reference")
+    if within:  # the arguments themselves stay a list and a dictionary
+        for kind in type(value).__mro__:
+            if kind in encoders:
+                return encoders[kind](value)
     if isinstance(value, list | tuple):
-        return [convert(item, encoders, depth + 1) for item in value]
+        return [convert(item, encoders, (*within, id(value))) for item in value]
     if isinstance(value, Mapping):
-        return {key: convert(item, encoders, depth + 1) for key, item in value.items()}
+        return {key: convert(item, encoders, (*within, id(value))) for key, item in value.items()}
     return value
 
 
@@ -131,7 +144,7 @@ def _check_number(value: int | float, path: str) -> None:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidMessage(f"{path}: {value} is not JSON; pass None or a string")
-    elif value.bit_length() > MAX_INTEGER_BITS:
+    elif abs(value) >= _TOO_LONG:
         raise InvalidMessage(f"{path}: an integer of over 4300 digits cannot be read back; pass it as text")
 
 
@@ -158,5 +171,8 @@ def _check_mapping(value: Mapping[object, object], path: str, depth: int) -> Non
 
 def shown(value: object) -> str:
     """At most 60 characters of a name, escaped: error messages must not carry whole payloads or control codes."""
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except Exception:  # an integer of too many digits, or somebody's __repr__
+        text = f"of type {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -9,7 +9,7 @@ from uuid import UUID
 from outbox import codec
 from outbox.codec import shown
 from outbox.errors import ConfigurationError, InvalidMessage
-from outbox.message import Message
+from outbox.message import Message, check_headers, check_payload
 
 DEFAULT_MAX_PAYLOAD = 256 * 1024
 
@@ -27,11 +27,13 @@ class Rules:
         if isinstance(self.max_payload, bool) or not isinstance(self.max_payload, int) or self.max_payload < 1:
             raise ConfigurationError(f"max_payload {shown(self.max_payload)} is not a number of bytes above 0")
         for name in ("tasks", "queues"):
-            if isinstance(getattr(self, name), str):
+            names = getattr(self, name)
+            if names is not None and not _are_names(names):
                 raise ConfigurationError(f'{name} must be a list of names, not one text: {name}=["billing.*"]')
-        for kind, encoder in self.encoders.items():
-            if not isinstance(kind, type) or not callable(encoder):
-                raise ConfigurationError("encoders must be a dictionary of type: function, like {Decimal: str}")
+        if not isinstance(self.encoders, Mapping) or not all(
+            isinstance(kind, type) and callable(encoder) for kind, encoder in self.encoders.items()
+        ):
+            raise ConfigurationError("encoders must be a dictionary of type: function, like {Decimal: str}")
 
 
 class Envelope(NamedTuple):
@@ -46,21 +48,27 @@ class Envelope(NamedTuple):
 
 
 def seal(message: Message, message_id: UUID, rules: Rules, trace: Mapping[str, str]) -> Envelope:
-    """Everything that can be wrong with a payload is found here, before a connection is touched."""
+    """Everything that can be wrong with a payload is found here, before a connection is touched; also what was changed
+    after the message was made."""
     if rules.tasks is not None or rules.queues is not None:
         _check_allowed(message, rules)
     args, kwargs = message.args, message.kwargs
     if rules.encoders:
         args = cast("Sequence[object]", codec.convert(list(args), rules.encoders))
         kwargs = cast("Mapping[str, object]", codec.convert(dict(kwargs), rules.encoders))
-    args_text = codec.encode(args, "args") if args else "[]"
-    kwargs_text = codec.encode(kwargs, "kwargs") if kwargs else "{}"
-    headers = {**trace, **message.headers} if trace else message.headers
+    check_payload(args, kwargs)
+    args, args_text = codec.encoded(args, "args") if args else ([], "[]")
+    kwargs, kwargs_text = codec.encoded(kwargs, "kwargs") if kwargs else ({}, "{}")
+    headers = message.headers
+    if headers:
+        check_headers(headers)
+    if trace:
+        headers = {**trace, **headers}
     headers_text = codec.encode(headers, "headers") if headers else "{}"
     size = len(args_text) + len(kwargs_text) + len(headers_text)
     if size > rules.max_payload:
         raise InvalidMessage(
-            f"payload is {_kibibytes(size)} KiB, limit {_kibibytes(rules.max_payload)} KiB (Outbox(max_payload=...));"
+            f"payload is {_kibibytes(size, rules.max_payload)} KiB, limit {_kibibytes(rules.max_payload)} KiB (Outbox(max_payload=...));"
             " pass a reference to where the data is kept"
         )
     return Envelope(
@@ -81,9 +89,15 @@ def _check_allowed(message: Message, rules: Rules) -> None:
         )
 
 
+def _are_names(names: object) -> bool:
+    return isinstance(names, list | tuple | set | frozenset) and all(isinstance(name, str) for name in names)
+
+
 def _matches(name: str, patterns: Collection[str]) -> bool:
     return name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _kibibytes(size: int) -> str:
-    return f"{size / 1024:.0f}" if size >= 10 * 1024 else f"{size / 1024:.3g}"
+def _kibibytes(size: int, limit: int = 0) -> str:
+    """Rounded, unless that would make the payload and its limit look the same."""
+    said = f"{size / 1024:.0f}" if size >= 10 * 1024 else f"{size / 1024:.3g}"
+    return f"{size / 1024:.6g}" if limit and said == _kibibytes(limit) else said

@@ -4,6 +4,7 @@ outbox.add(session, message, dedup_key=fingerprint("billing.charge", {"order_id"
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 
 from outbox import codec
@@ -11,7 +12,13 @@ from outbox.codec import shown
 from outbox.errors import InvalidMessage
 
 
-def fingerprint(task: str, payload: object, fields: Sequence[str] | None = None) -> str:
+class Fingerprint(str):
+    """A text that knows where it comes from: as a dedup_key it never conflicts."""
+
+    __slots__ = ()
+
+
+def fingerprint(task: str, payload: object, fields: Sequence[str] | None = None) -> Fingerprint:
     """64 hexadecimal digits for this task with this payload.
 
     The order of keys does not matter, nor whether a number was written 2 or 2.0; the task's name does. `fields` chooses
@@ -22,12 +29,25 @@ def fingerprint(task: str, payload: object, fields: Sequence[str] | None = None)
         raise InvalidMessage("fingerprint needs the task's name, so that two tasks with one payload stay apart")
     if fields is not None:
         payload = _chosen(payload, fields)
-    codec.encode(payload, "payload")  # what is not JSON has no text that is the same everywhere
-    return hashlib.sha256(codec.canonical([task, payload]).encode("ascii")).hexdigest()
+    # What is not JSON has no text that is the same everywhere.
+    value, _ = codec.encoded(payload, "payload")
+    return Fingerprint(_digest([task, value]))
+
+
+def dedup_hash(key: str, task: str, args: str, kwargs: str) -> str:
+    """What must be equal for a message to be the same request: the body, with numbers as in a fingerprint. A key that
+    is a fingerprint says that itself: what was left out of it makes no difference."""
+    if isinstance(key, Fingerprint):
+        return _digest(key)
+    return _digest([task, json.loads(args), json.loads(kwargs)])
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(codec.canonical(value).encode("ascii")).hexdigest()
 
 
 def _chosen(payload: object, fields: Sequence[str]) -> dict[str, object]:
-    if isinstance(fields, str) or not fields:
+    if not isinstance(fields, list | tuple) or not fields or not all(isinstance(name, str) for name in fields):
         raise InvalidMessage(
             'fields must be a list of names, like ["order_id"]; leave it out to take the whole payload'
         )

@@ -76,16 +76,16 @@ class Message:
 
     def __post_init__(self) -> None:
         _check_task(self.task)
-        _check_payload(self.args, self.kwargs)
+        check_payload(self.args, self.kwargs)
         if self.queue is not None:
             _check_queue(self.queue)
         if self.priority is not None:
             _check_priority(self.priority)
-        if self.headers:
-            _check_headers(self.headers)
+        if self.headers or type(self.headers) is not dict:
+            check_headers(self.headers)
         if self.dedup_key is not None or self.unique_key is not None or self.ordering_key is not None:
             for name in ("dedup_key", "unique_key", "ordering_key"):
-                _check_key(name, getattr(self, name))
+                check_key(name, getattr(self, name))
         check_times(self)
         if self.dedup_window is not None or self.ordering_key is not None:
             _check_together(self)
@@ -118,7 +118,7 @@ def _task_hint(task: object) -> str:
     return ""
 
 
-def _check_payload(args: object, kwargs: object) -> None:
+def check_payload(args: object, kwargs: object) -> None:
     if isinstance(args, Mapping):
         raise InvalidMessage("args must be a list or tuple, not a dictionary; named arguments go into kwargs={...}")
     if isinstance(args, str | bytes) or not isinstance(args, list | tuple):
@@ -143,7 +143,7 @@ def _check_priority(priority: object) -> None:
         raise InvalidMessage(f"priority {shown(priority)} is not a number from 0 to 9 (higher runs sooner)")
 
 
-def _check_headers(headers: object) -> None:
+def check_headers(headers: object) -> None:
     if not isinstance(headers, Mapping):
         raise InvalidMessage(f"headers must be a dictionary, not {type(headers).__name__}")
     for name, value in headers.items():
@@ -153,7 +153,7 @@ def _check_headers(headers: object) -> None:
             raise InvalidMessage(f"header {shown(name)} is set by Celery or the relay; choose another name")
 
 
-def _check_key(name: str, key: object) -> None:
+def check_key(name: str, key: object) -> None:
     if key is None:
         return
     if not isinstance(key, str):

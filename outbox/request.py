@@ -14,8 +14,10 @@ from outbox import keys, schedule
 from outbox.added import Added, AddedBatch, Existing
 from outbox.codec import shown
 from outbox.envelope import Envelope, Rules, seal
-from outbox.errors import DedupConflict, InvalidMessage, NotSupported
+from outbox.errors import DedupConflict, InvalidMessage, NotSupported, SchemaMismatch
+from outbox.fingerprint import dedup_hash
 from outbox.ids import MessageIds
+from outbox.message import check_key
 from outbox.signature import read_message
 from outbox.state import BatchProgress, Cancellation, CancelOutcome, Rejected, State
 from outbox.statements import Statements, statements_for
@@ -38,7 +40,7 @@ class Request(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """The chunks of one batch, each with the places of its messages in the call."""
+    """The requests of one batch, each with the places of its messages."""
 
     batch_id: UUID
     chunks: list[tuple[list[int], Request[list[Added]]]]
@@ -61,7 +63,7 @@ class Requests:
 
     def add(self, given: object, options: Mapping[str, object], trace: Mapping[str, str]) -> Request[Added]:
         envelope = seal(read_message(given, options), self._ids.new(), self._rules, trace)
-        if _needs_write(envelope):
+        if keys.needs_write(envelope.message):
             return Request(self._statements.write, [_as_json([envelope], None)], lambda rows: _added(rows)[0])
         columns, values = _columns(envelope)
         statement = self._inserts.get(columns)
@@ -78,8 +80,8 @@ class Requests:
             raise InvalidMessage(f"chunk_size {shown(chunk_size)} is not a number from 1 to 10000")
         batch = self._ids.new() if batch_id is None else _uuid("batch_id", batch_id)
         envelopes = self._sealed(given, trace)
-        places = keys.chunks([envelope.message for envelope in envelopes], chunk_size)
-        return BatchRequest(batch, [(chunk, self._chunk(chunk, envelopes, batch)) for chunk in places])
+        calls = keys.calls([envelope.message for envelope in envelopes], chunk_size)
+        return BatchRequest(batch, [(places, self._call(places, envelopes, batch)) for places in calls])
 
     def cancel(self, message_id: object) -> Request[Cancellation]:
         wanted = _uuid("id", message_id)
@@ -107,6 +109,9 @@ class Requests:
         )
 
     def rejected(self, unique_key: str | None, limit: int) -> Request[list[Rejected]]:
+        check_key("unique_key", unique_key)
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
+            raise InvalidMessage(f"limit {shown(limit)} is not a number from 1 to 10000")
         return Request(self._statements.rejected, [unique_key, limit], lambda rows: [Rejected(*row) for row in rows])
 
     def _sealed(self, given: Iterable[object], trace: Mapping[str, str]) -> list[Envelope]:
@@ -120,26 +125,13 @@ class Requests:
                 raise InvalidMessage(f"message {index} of the batch: {error}; nothing was written") from error
         return sealed
 
-    def _chunk(self, places: list[int], envelopes: list[Envelope], batch: UUID) -> Request[list[Added]]:
+    def _call(self, places: list[int], envelopes: list[Envelope], batch: UUID) -> Request[list[Added]]:
         chunk = [envelopes[place] for place in places]
-        if any(_needs_write(envelope) for envelope in chunk):
+        if any(keys.needs_write(envelope.message) for envelope in chunk):
             return Request(self._statements.write, [_as_json(chunk, batch)], lambda rows: _added(rows, places))
         columns, arrays = _arrays([_columns(envelope) for envelope in chunk])
         added = [Added(envelope.id) for envelope in chunk]
         return Request(self._statements.add_many(columns), [batch, *arrays], lambda _: added, has_rows=False)
-
-
-def _needs_write(envelope: Envelope) -> bool:
-    """Keys, delays and relative times need outbox_write(); everything else is one INSERT."""
-    message = envelope.message
-    return not (
-        message.dedup_key is None
-        and message.unique_key is None
-        and message.ordering_key is None
-        and message.due_at is None
-        and message.delay is None
-        and message.expires_in is None
-    )
 
 
 _ALWAYS: tuple[str, ...] = ("id", "task", "kwargs", "body_hash")
@@ -183,6 +175,8 @@ def _as_json(envelopes: Sequence[Envelope], batch: UUID | None) -> str:
 def _object(envelope: Envelope, batch: UUID | None) -> str:
     message = envelope.message
     fields: dict[str, object] = {"id": str(envelope.id), "task": message.task, "body_hash": envelope.body_hash.hex()}
+    if message.dedup_key is not None:
+        fields["dedup_hash"] = f"\\x{dedup_hash(message.dedup_key, message.task, envelope.args, envelope.kwargs)}"
     if batch is not None:
         fields["batch_id"] = str(batch)
     for name in (*_COPIED, *_MOMENTS, *_LENGTHS):
@@ -201,7 +195,8 @@ def _said(name: str, value: datetime | timedelta | float | str) -> object:
 
 def _added(rows: Rows, places: Sequence[int] | None = None) -> list[Added]:
     added: list[Added] = []
-    for number, message_id, outcome, state in rows:
+    for number, told, outcome, state in rows:
+        message_id = _uuid("id", told)
         where = "" if places is None else f"message {places[number - 1]} of the batch: "
         match outcome:
             case "added":
@@ -221,9 +216,18 @@ def _added(rows: Rows, places: Sequence[int] | None = None) -> list[Added]:
                     f"{where}unique_key needs the receipts of the task, and this task is consumed in another"
                     " database; use dedup_key"
                 )
-            case _:
+            case "never":
                 raise InvalidMessage(f"{where}it would expire before it is due; expire it later")
+            case _:  # not a refusal: something may have been written
+                raise SchemaMismatch(
+                    f"outbox_write() answered {shown(outcome)}; is this library older than the tables?"
+                )
     return added
+
+
+def as_text(rows: Iterable[Sequence[Any]]) -> Rows:
+    """With client_encoding SQL_ASCII psycopg gives text as bytes, and a connection may read UUIDs as text."""
+    return [tuple(each.decode() if isinstance(each, bytes) else each for each in row) for row in rows]
 
 
 def _uuid(name: str, value: object) -> UUID:

@@ -215,16 +215,16 @@ def _rejected(metadata: sa.MetaData, schema: str | None) -> sa.Table:
     return sa.Table(
         name,
         metadata,
+        sa.Column("id", sa.BigInteger, sa.Identity(always=True)),
         required("unique_key", sa.Text),
         required("live_id", UUID),
-        required("slot", sa.SmallInteger, sa.text("0")),
         required("count", sa.BigInteger, sa.text("1")),
-        required("first_at", timestamptz(), DATABASE_CLOCK),
-        required("last_at", timestamptz(), DATABASE_CLOCK),
-        primary_key(name, "unique_key", "live_id", "slot"),
+        required("rejected_at", timestamptz(), DATABASE_CLOCK),
+        primary_key(name, "id"),
         check(name, "count", "count > 0"),
+        sa.Index("outbox_rejected_key", "unique_key", "live_id"),
         schema=schema,
-        comment="duplicates refused by a unique key, counted; slots keep sessions apart, add them up",
+        comment="duplicates refused by a unique key; their counts add up",
     )
 
 

@@ -23,6 +23,7 @@ _CANVAS = {
     "xmap": "add one message an item with add_many()",
     "xstarmap": "add one message an item with add_many()",
 }
+_BUILT_IN = {"celery.chunks": "chunks", "celery.map": "xmap", "celery.starmap": "xstarmap"}
 _SERIALIZER = "payloads are JSON, so that PostgreSQL can keep and check them; leave it out"
 _OPTIONS = {
     "eta": "use due_at=..., which waits in the database and survives the broker",
@@ -60,7 +61,7 @@ def read_message(value: object, options: Mapping[str, object]) -> Message:
         return _from_signature(value, options)
     if isinstance(value, str):
         return Message(value, **cast("Options", options))
-    if callable(value) and hasattr(value, "delay"):
+    if callable(value) and hasattr(value, "delay") and not isinstance(value, type):
         raise InvalidMessage("add() got the task itself; say with what to run it: outbox.add(session, charge.s(...))")
     raise InvalidMessage(
         f'add() takes a Message, a task name or a signature, not {type(value).__name__}: write Message("task.name",'
@@ -69,7 +70,7 @@ def read_message(value: object, options: Mapping[str, object]) -> Message:
 
 
 def _from_signature(signature: Mapping[str, object], options: Mapping[str, object]) -> Message:
-    kind = signature.get("subtask_type")
+    kind = signature.get("subtask_type") or _BUILT_IN.get(str(signature["task"]))
     if kind:
         instead = _CANVAS.get(str(kind), _NEXT)
         raise InvalidMessage(f"a {shown(kind)} is several tasks and the broker's business between them: {instead}")

@@ -28,10 +28,10 @@ _STATE = "SELECT state FROM {schema}.outbox_states(ARRAY[%s::uuid])"
 
 _BATCH = "SELECT state, messages FROM {schema}.outbox_batch(%s)"
 
-# A session counts in a slot of its own, so that two rejected requests do not wait for each other; here they add up.
+# A row a refusal; here they add up.
 _REJECTED = """\
-SELECT unique_key, live_id, sum(count)::bigint, min(first_at), max(last_at) FROM {schema}.outbox_rejected
-WHERE unique_key = coalesce(%s, unique_key) GROUP BY unique_key, live_id ORDER BY max(last_at) DESC LIMIT %s"""
+SELECT unique_key, live_id, sum(count)::bigint, min(rejected_at), max(rejected_at) FROM {schema}.outbox_rejected
+WHERE unique_key = coalesce(%s, unique_key) GROUP BY unique_key, live_id ORDER BY max(rejected_at) DESC LIMIT %s"""
 
 # For tests of the application: its own uncommitted messages included, in the order in which they were added.
 _WRITTEN = """\

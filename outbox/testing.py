@@ -64,6 +64,7 @@ def assert_added(
     session: Writable, *, count: int | None = None, schema: str = DEFAULT_SCHEMA, **wanted: Unpack[Wanted]
 ) -> list[Written]:
     """At least one such message (or exactly `count`); returns them. On failure the nearest miss is shown."""
+    _check_names(wanted)
     messages = added(session, schema=schema)
     found = [message for message in messages if not _differences(message, wanted)]
     if len(found) == count or (count is None and found):
@@ -76,6 +77,7 @@ def assert_added(
 
 def refute_added(session: Writable, *, schema: str = DEFAULT_SCHEMA, **wanted: Unpack[Wanted]) -> None:
     """No such message; without further words: no message at all."""
+    _check_names(wanted)
     found = [message for message in added(session, schema=schema) if not _differences(message, wanted)]
     if found:
         listed = "".join(f"\n  {_summary(message)}" for message in found[:_SHOWN])
@@ -95,7 +97,6 @@ def _written(rows: Rows) -> list[Written]:
 
 
 def _differences(message: Written, wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    _check_names(wanted)
     pairs = {name: (value, getattr(message, name)) for name, value in wanted.items()}
     return {name: pair for name, pair in pairs.items() if not _equal(*pair)}
 

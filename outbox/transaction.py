@@ -7,7 +7,7 @@ Neither psycopg nor SQLAlchemy's asyncio is imported: whoever holds one of their
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     AsyncWritable: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection | psycopg.AsyncConnection[Any]
 else:
     Writable = AsyncWritable = Any
+
+# A connection may be set to stream its results; SQLAlchemy would then declare a cursor for our INSERT.
+NO_STREAM: Mapping[str, Any] = {"stream_results": False, "yield_per": None}
 
 # SQLSTATEs of a table, column, function or schema that is not there.
 _NOT_MIGRATED = frozenset(("42P01", "42703", "42883", "3F000"))
@@ -49,6 +52,7 @@ class Carrier:
             getattr(connection, "_echo", True)
             or getattr(connection, "_has_events", True)
             or getattr(connection.engine, "_has_events", True)
+            or getattr(connection.dialect, "_has_events", True)
         )
 
 
@@ -76,12 +80,12 @@ def refuse_sync(given: object) -> None:
 @contextmanager
 def session_errors(given: Any) -> Iterator[None]:
     """What can be wrong with a session or connection before anything is sent."""
-    if not given.in_transaction():
-        raise NotInTransaction(
-            "add() was called outside a transaction: the message would commit apart from your changes, or never."
-            " Call it inside `with session.begin():`, before the commit"
-        )
     try:
+        if not given.in_transaction():
+            raise NotInTransaction(
+                "add() was called outside a transaction: the message would commit apart from your changes, or never."
+                " Call it inside `with session.begin():`, before the commit"
+            )
         yield
     except UnboundExecutionError:
         raise ConfigurationError(
@@ -110,24 +114,28 @@ def carrier_of(connection: Connection) -> Carrier:
             "add() was called on an AUTOCOMMIT connection: the message would commit apart from your changes."
             " Use a connection with a real transaction (isolation_level other than AUTOCOMMIT)"
         )
+    _refuse_failed(driver)
     return Carrier(driver, connection)
 
 
 def psycopg_carrier(driver: Any) -> Carrier:
     if driver.closed:
         raise NotInTransaction("add() was called on a connection that is closed; open one and begin again")
-    status = driver.info.transaction_status
-    if status == _FAILED:
-        raise NotInTransaction(
-            "add() was called in a transaction that has already failed; roll it back and begin again"
-        )
+    _refuse_failed(driver)
     # Without autocommit every statement of psycopg is in a transaction that the caller commits.
-    if status == _IDLE and driver.autocommit:
+    if driver.autocommit and driver.info.transaction_status == _IDLE:
         raise NotInTransaction(
             "add() was called on an autocommit connection outside a transaction: the message would commit apart from"
             " your changes. Call it inside `with connection.transaction():`"
         )
     return Carrier(driver)
+
+
+def _refuse_failed(driver: Any) -> None:
+    if driver.pgconn.transaction_status == _FAILED:
+        raise NotInTransaction(
+            "add() was called in a transaction that has already failed; roll it back and begin again"
+        )
 
 
 def unclear(carrier: Carrier) -> bool:
@@ -157,7 +165,7 @@ def readable(error: Exception, carrier: Carrier) -> Exception:
             " `outbox migrate` (for another schema: Outbox(schema=...))"
         )
     if isinstance(error, DBAPIError):
-        error.hide_parameters = True
+        error.hide_parameters, error.params = True, None
         return error
     if carrier.connection is None:
         return error

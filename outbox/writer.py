@@ -10,11 +10,12 @@ from outbox.added import Added, AddedBatch
 from outbox.codec import Encoders
 from outbox.envelope import DEFAULT_MAX_PAYLOAD, Rules
 from outbox.message import Addable, Options
-from outbox.request import Request, Requests
+from outbox.request import Request, Requests, as_text
 from outbox.state import BatchProgress, Cancellation, Rejected, State
 from outbox.statements import DEFAULT_SCHEMA
 from outbox.trace import trace_headers
 from outbox.transaction import (
+    NO_STREAM,
     Carrier,
     Writable,
     driver_error,
@@ -59,6 +60,7 @@ class Outbox:
     ) -> AddedBatch:
         """Many messages with one batch id, one round trip a chunk. All are checked before the first is written."""
         batch = self._requests.add_many(messages, chunk_size, batch_id, trace_headers())
+        sync_carrier(session)  # refused also when there is nothing to write
         return batch.answer([run(session, request) for _, request in batch.chunks])
 
     def cancel(self, session: Writable, message_id: UUID | str) -> Cancellation:
@@ -87,10 +89,12 @@ def run(session: object, request: Request[T]) -> T:
         with carrier.driver.pipeline():  # waits for the pending answers
             psycopg_carrier(carrier.driver)
     try:
-        return request.answer(_execute(carrier, request))
+        return request.answer(as_text(_execute(carrier, request)))
     except (DBAPIError, driver_error()) as error:
         if is_lost(error, carrier) and carrier.connection is not None:
+            # As SQLAlchemy does itself: where one connection was lost, the pool's others are not trusted either.
             carrier.connection.invalidate(error)
+            carrier.connection.engine.dispose()
         told = readable(error, carrier)
         if told is error:
             raise
@@ -100,7 +104,9 @@ def run(session: object, request: Request[T]) -> T:
 def _execute(carrier: Carrier, request: Request[T]) -> list[tuple[Any, ...]]:
     # An async driver beneath a Session: we are inside AsyncSession.run_sync(), and only SQLAlchemy can await there.
     if carrier.connection is not None and (carrier.watched or carrier.connection.dialect.is_async):
-        result = carrier.connection.exec_driver_sql(request.statement, tuple(request.parameters))
+        result = carrier.connection.exec_driver_sql(
+            request.statement, tuple(request.parameters), execution_options=NO_STREAM
+        )
         return [tuple(row) for row in result] if request.has_rows else []
     # Not closed: in a pipeline that would wait for the answer.
     cursor = plain_cursor(carrier).execute(request.statement, request.parameters)

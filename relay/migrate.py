@@ -72,6 +72,7 @@ def _run(database_url: str, schema: str, work: Callable[[Config], None]) -> str 
         )
         before = _current(connection, schema)
         _refuse_foreign_runner(connection, schema, before)
+        _refuse_newer(before)
         connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
         if not _exists(connection, "SELECT to_regnamespace(quote_ident(:schema)) IS NOT NULL", schema):
             connection.exec_driver_sql(f"CREATE SCHEMA {quoted}")
@@ -145,6 +146,14 @@ def _refuse_foreign_runner(connection: sa.Connection, schema: str, current: str 
     if current is not None and not _exists(connection, ours, schema):
         raise SchemaMismatch(
             "these tables were made by your own Alembic; upgrade them there: alembic upgrade outbox@head"
+        )
+
+
+def _refuse_newer(current: str | None) -> None:
+    known = [script.revision for script in ScriptDirectory.from_config(_config(DEFAULT_SCHEMA)).walk_revisions()]
+    if current is not None and current not in known:
+        raise SchemaMismatch(
+            f"the tables are of revision {current}, which this version does not know; upgrade the library"
         )
 
 

@@ -12,10 +12,10 @@ CREATE FUNCTION outbox_states(ids uuid[]) RETURNS TABLE (message_id uuid, state 
     SELECT asked.id, CASE
         WHEN r.status IS NOT NULL THEN r.status
         WHEN m.id IS NULL THEN 'unknown'
-        WHEN hashtextextended(m.task || ' ' || m.id::text, 0) IN (SELECT key FROM locked) THEN 'running'
+        WHEN hashtextextended(m.task || ' ' || m.id::text, 0::bigint) IN (SELECT key FROM locked) THEN 'running'
         WHEN d.reason = 'scheduled' AND d.publication = 0 THEN 'scheduled'
         WHEN d.reason = 'parked' THEN 'queued'
-        WHEN d.reason = 'retry' OR EXISTS (
+        WHEN d.attempt > 0 OR EXISTS (
             SELECT FROM inbox_retry t WHERE t.message_id = m.id AND t.kind = 'failure') THEN 'retrying'
         WHEN m.held OR m.seq <= p.base_seq OR pg_visible_in_snapshot(m.xid, p.prev)
             OR (m.seq <= p.last_seq AND pg_visible_in_snapshot(m.xid, p.next)) THEN 'published'
@@ -52,8 +52,9 @@ BEGIN
     IF was IN ('applied', 'dead', 'cancelled', 'expired', 'discarded') THEN
         RETURN QUERY SELECT 'finished', was;
         RETURN;
-    ELSIF was = 'unknown' THEN
-        RETURN QUERY SELECT 'unknown', was;
+    ELSIF was IN ('unknown', 'running') THEN
+        -- running: also when this very transaction is the handler's, whose lock it could take once more.
+        RETURN QUERY SELECT was, was;
         RETURN;
     END IF;
     SELECT o.task, o.body_hash, c.task IS NOT NULL AS consumed, c.inbox INTO m
@@ -63,7 +64,7 @@ BEGIN
     ELSIF NOT m.consumed AND was <> 'scheduled' THEN
         -- Without a consumer nothing looks for a receipt once a copy is on its way.
         RETURN QUERY SELECT 'too_late', was;
-    ELSIF NOT pg_try_advisory_xact_lock(hashtextextended(m.task || ' ' || $1::text, 0)) THEN
+    ELSIF NOT pg_try_advisory_xact_lock(hashtextextended(m.task || ' ' || $1::text, 0::bigint)) THEN
         RETURN QUERY SELECT 'running', 'running';
     ELSE
         INSERT INTO inbox_receipt (message_id, consumer, status, body_hash) VALUES ($1, m.task, 'cancelled', m.body_hash)
@@ -77,17 +78,18 @@ END $$;
 COMMENT ON FUNCTION outbox_cancel(uuid) IS
     'cancelled; or running, finished, unknown, too_late (no consumer), elsewhere (consumed in another database)';
 
--- What outbox_write() is told of one message. Times come either way: a moment, or counted from now.
+-- What outbox_write() is told of one message. Times come either way: a moment, or counted from now. dedup_hash says
+-- what counts as the same body; body_hash is that of the very arguments, which consumers compare.
 CREATE TYPE outbox_request AS (
     id uuid, task text, queue text, priority smallint, args json, kwargs json, headers json, body_hash text,
     dedup_key text, dedup_window interval, unique_key text, ordering_key text, due_at timestamptz, delay interval,
-    expires_at timestamptz, expires_in interval, batch_id uuid
+    expires_at timestamptz, expires_in interval, batch_id uuid, dedup_hash bytea
 );
 
 -- Messages with keys, delays or relative times: JSON in, one line a message out. Called by Outbox.add and add_many,
 -- which have checked the payloads; other languages call outbox_add().
 --
--- Locks are taken in one order (dedup keys, unique keys, ordering keys, counters; each sorted), so calls that share
+-- Locks are taken in one order (dedup keys, unique keys, ordering keys; each sorted), so calls that share
 -- keys wait for each other and never deadlock. A waiting writer wakes when the first one ends: committed, it finds a
 -- duplicate; rolled back, it has the key. No subtransaction: more than 64 of them in one transaction would slow down
 -- every snapshot of the server. So what was claimed for a message that is then refused is taken back by hand.
@@ -123,26 +125,27 @@ BEGIN
     LOOP
         LOOP
             INSERT INTO outbox_key (kind, key, message_id, body_hash, expires_at)
-                VALUES ('dedup', m.dedup_key, m.id, decode(m.body_hash, 'hex'), now_at + m.dedup_window)
+                VALUES ('dedup', m.dedup_key, m.id, m.dedup_hash, now_at + m.dedup_window)
                 ON CONFLICT DO NOTHING;
             EXIT WHEN FOUND;
             SELECT k.message_id, k.body_hash, k.expires_at <= now_at INTO found_id, found_hash, over
                 FROM outbox_key k WHERE k.kind = 'dedup' AND k.scope = '' AND k.key = m.dedup_key;
             CONTINUE WHEN NOT FOUND;
             IF over THEN
-                UPDATE outbox_key k SET message_id = m.id, body_hash = decode(m.body_hash, 'hex'), created_at = now_at,
+                UPDATE outbox_key k SET message_id = m.id, body_hash = m.dedup_hash, created_at = now_at,
                         expires_at = now_at + m.dedup_window
                     WHERE k.kind = 'dedup' AND k.scope = '' AND k.key = m.dedup_key AND k.message_id = found_id;
                 EXIT WHEN FOUND;
                 CONTINUE;
             END IF;
             holders[m.n] := found_id;
-            IF found_hash IS NOT DISTINCT FROM decode(m.body_hash, 'hex') THEN
+            IF found_hash IS NOT DISTINCT FROM m.dedup_hash THEN
                 outcomes[m.n] := 'duplicate';
                 EXIT;
             END IF;
             -- A key that had expired is as good as none, so taking it back and deleting it are the same.
-            DELETE FROM outbox_key k WHERE k.kind = 'dedup' AND k.message_id = ANY (ARRAY(SELECT r.id FROM unnest(rows) r));
+            DELETE FROM outbox_key k USING unnest(rows) r
+                WHERE k.kind = 'dedup' AND k.scope = '' AND k.key = r.dedup_key AND k.message_id = r.id;
             RETURN QUERY SELECT m.n, found_id, 'conflict', NULL::text;
             RETURN;
         END LOOP;
@@ -162,9 +165,15 @@ BEGIN
                 SELECT FROM outbox_message o WHERE o.id = found_id AND NOT EXISTS (
                     SELECT FROM inbox_receipt r WHERE r.message_id = o.id AND r.consumer = o.task))
             THEN
-                outcomes[m.n] := 'live';
-                holders[m.n] := found_id;
-                DELETE FROM outbox_key k WHERE k.kind = 'dedup' AND k.message_id = m.id;
+                -- And whatever of this call is a duplicate of it: the same request has the same answer.
+                FOR n IN 1..size LOOP
+                    IF n = m.n OR (outcomes[n] = 'duplicate' AND holders[n] = m.id) THEN
+                        outcomes[n] := 'live';
+                        holders[n] := found_id;
+                    END IF;
+                END LOOP;
+                DELETE FROM outbox_key k
+                    WHERE k.kind = 'dedup' AND k.scope = '' AND k.key = m.dedup_key AND k.message_id = m.id;
                 EXIT;
             END IF;
             UPDATE outbox_key k SET message_id = m.id, created_at = now_at
@@ -212,15 +221,17 @@ BEGIN
     SELECT r.id, least(coalesce(r.due_at, now_at + r.delay), now_at + interval '10 years'), 'scheduled'
     FROM unnest(rows) WITH ORDINALITY r
     WHERE outcomes[r.ordinality] = 'added' AND coalesce(r.due_at, now_at + r.delay) > now_at;
-    INSERT INTO outbox_rejected AS t (unique_key, live_id, slot, count)
-    SELECT r.unique_key, holders[r.ordinality], pg_backend_pid() % 64, count(*) FROM unnest(rows) WITH ORDINALITY r
-    WHERE outcomes[r.ordinality] = 'live' GROUP BY 1, 2 ORDER BY r.unique_key COLLATE "C", 2
-    ON CONFLICT (unique_key, live_id, slot) DO UPDATE SET count = t.count + excluded.count, last_at = now_at;
+    INSERT INTO outbox_rejected (unique_key, live_id, count)
+    SELECT k.key, k.message_id, count(*) FROM unnest(rows) WITH ORDINALITY r
+        JOIN outbox_key k ON k.kind = 'unique' AND k.message_id = holders[r.ordinality]
+    WHERE outcomes[r.ordinality] = 'live' GROUP BY 1, 2;
     RETURN QUERY SELECT r.ordinality::integer,
         CASE WHEN outcomes[r.ordinality] = 'added' THEN r.id ELSE holders[r.ordinality] END, outcomes[r.ordinality],
-        CASE WHEN outcomes[r.ordinality] = 'live' THEN
-            (SELECT t.state FROM outbox_states(ARRAY[holders[r.ordinality]]) t) END
-    FROM unnest(rows) WITH ORDINALITY r ORDER BY r.ordinality;
+        t.state
+    FROM unnest(rows) WITH ORDINALITY r LEFT JOIN outbox_states(ARRAY(
+            SELECT DISTINCT holders[s] FROM generate_subscripts(outcomes, 1) s WHERE outcomes[s] = 'live')) t
+        ON t.message_id = holders[r.ordinality] AND outcomes[r.ordinality] = 'live'
+    ORDER BY r.ordinality;
 END $$;
 
 COMMENT ON FUNCTION outbox_write(json) IS
@@ -247,12 +258,32 @@ BEGIN
             MESSAGE = format('outbox_add: the payload of %s is %s KiB, limit 256 KiB', task, size / 1024),
             HINT = 'Pass a reference to where the data is kept.';
     END IF;
-    FOR part IN SELECT * FROM (VALUES ('args', args), ('kwargs', kwargs), ('headers', headers)) p (name, value) LOOP
-        IF jsonb_path_exists(part.value::jsonb, '$.**{101}') THEN
+    -- Walked as json: jsonb keeps only the last of two equal keys, while the worker is sent both.
+    FOR part IN
+        WITH RECURSIVE node (name, value, depth) AS (
+            VALUES ('args', args, 0), ('kwargs', kwargs, 0), ('headers', headers, 0)
+            UNION ALL
+            SELECT n.name, c.value, n.depth + 1 FROM node n CROSS JOIN LATERAL (
+                SELECT e.value FROM json_each(CASE json_typeof(n.value) WHEN 'object' THEN n.value END) e
+                UNION ALL
+                SELECT a.value FROM json_array_elements(CASE json_typeof(n.value) WHEN 'array' THEN n.value END) a
+            ) c WHERE n.depth <= 100)
+        SELECT n.name, max(n.depth) AS depth, bool_or(k.twice) AS twice, bool_or(k.typed) AS typed,
+            (array_agg(n.value) FILTER (WHERE n.depth = 0))[1] AS value
+        FROM node n LEFT JOIN LATERAL (
+            SELECT count(*) <> count(DISTINCT e.key) AS twice, bool_or(e.key = '__type__') AS typed
+            FROM json_each(CASE json_typeof(n.value) WHEN 'object' THEN n.value END) e) k ON true
+        GROUP BY n.name ORDER BY n.name
+    LOOP
+        IF part.depth > 100 THEN
             RAISE invalid_parameter_value USING
                 MESSAGE = format('outbox_add: %s is nested deeper than 100 levels', part.name),
                 HINT = 'Flatten it or pass a reference.';
-        ELSIF jsonb_path_exists(part.value::jsonb, '$.** ? (exists (@."__type__"))') THEN
+        ELSIF part.twice THEN
+            RAISE invalid_parameter_value USING
+                MESSAGE = format('outbox_add: %s has an object with the same key twice', part.name),
+                HINT = 'Give each key once.';
+        ELSIF part.typed THEN
             RAISE invalid_parameter_value USING
                 MESSAGE = format('outbox_add: %s has the key "__type__"', part.name),
                 HINT = 'Celery''s JSON decoder would make another object of it; rename the key.';
@@ -307,6 +338,7 @@ CREATE FUNCTION outbox_add(
 DECLARE
     written record;
     wrong text := CASE
+        WHEN task IS NULL THEN 'task cannot be NULL'
         WHEN args IS NULL OR kwargs IS NULL OR headers IS NULL THEN 'args, kwargs and headers cannot be NULL; leave them out'
         WHEN json_typeof(args) <> 'array' THEN 'args must be a JSON array'
         WHEN json_typeof(kwargs) <> 'object' THEN 'kwargs must be a JSON object'
@@ -315,6 +347,8 @@ DECLARE
         WHEN dedup_window IS NOT NULL AND dedup_key IS NULL THEN 'dedup_window needs a dedup_key'
         WHEN dedup_window <= interval '0' THEN 'dedup_window must be longer than nothing'
         WHEN length(dedup_key) NOT BETWEEN 1 AND 255 THEN 'dedup_key must have 1 to 255 characters'
+        WHEN octet_length(body_hash) <> 32 THEN 'body_hash must be the 32 bytes of a SHA-256, or NULL'
+        WHEN expires_in <= interval '0' THEN 'expires_in must be longer than nothing: the message would never run'
         WHEN due_at IS NOT NULL AND delay IS NOT NULL THEN 'give due_at or delay, not both'
         WHEN expires_at IS NOT NULL AND expires_in IS NOT NULL THEN 'give expires_at or expires_in, not both'
         WHEN ordering_key IS NOT NULL AND num_nonnulls(priority, due_at, delay) > 0
@@ -328,7 +362,7 @@ BEGIN
     PERFORM outbox_check_payload(task, args, kwargs, headers);
     SELECT w.id, w.outcome, w.state INTO STRICT written FROM outbox_write(json_build_array(json_build_object(
         'id', coalesce(id, outbox_new_id()), 'task', task, 'queue', queue, 'priority', priority, 'args', args,
-        'kwargs', kwargs, 'headers', headers, 'body_hash', encode(body_hash, 'hex'), 'dedup_key', dedup_key,
+        'kwargs', kwargs, 'headers', headers, 'dedup_hash', body_hash, 'dedup_key', dedup_key,
         'dedup_window', dedup_window, 'unique_key', unique_key, 'ordering_key', ordering_key, 'due_at', due_at,
         'delay', delay, 'expires_at', expires_at, 'expires_in', expires_in, 'batch_id', batch_id))) w;
     CASE written.outcome

@@ -113,4 +113,5 @@ def test_every_table_and_every_index_says_what_it_is_for(template: str) -> None:
 def test_no_session_keeps_numbers_of_a_sequence_to_itself(template: str) -> None:
     with psycopg.connect(template) as connection:
         found = connection.execute("SELECT sequencename, cache_size, cycle FROM pg_sequences ORDER BY 1").fetchall()
-    assert found == [("outbox_audit_id_seq", 1, False), ("outbox_message_seq", 1, False), ("outbox_wake", 1, False)]
+    names = ("outbox_audit_id_seq", "outbox_message_seq", "outbox_rejected_id_seq", "outbox_wake")
+    assert found == [(name, 1, False) for name in names]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
-__all__ = ["BEGIN", "COUNT", "DEDUP", "LINK", "LOCK", "UNIQUE", "WRITE", "Bounds", "Message", "Op", "Protections"]
+__all__ = ["BEGIN", "DEDUP", "LINK", "LOCK", "UNIQUE", "WRITE", "Bounds", "Message", "Op", "Protections"]
 __all__ += ["calls", "cut", "program", "read"]
 
-BEGIN, DEDUP, UNIQUE, LOCK, LINK, WRITE, COUNT = range(7)
+BEGIN, DEDUP, UNIQUE, LOCK, LINK, WRITE = range(6)
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,7 @@ class Protections:
     """What keeps a key with one message and writers out of each other's way; each can be removed alone."""
 
     sorted_keys: bool = True  # a call takes the keys of a kind in sorted order
-    sorted_over_chunks: bool = True  # so do the chunks of a batch, taken together
-    kinds_in_one_call: bool = True  # a batch with keys of several kinds is not cut
+    one_call: bool = True  # messages with keys are one call, however large the batch
     wait_for_inserter: bool = True  # a key that somebody is about to take is taken only once he has committed
     compare_and_set_unique: bool = True  # a key is taken over only from the ended message that was looked at
     compare_and_set_dedup: bool = True  # the same for a key whose window has passed
@@ -34,7 +33,6 @@ class Protections:
     claimed_in_call: bool = True  # a message is live from the claim on, not only once it is written
     liveness_from_receipt: bool = True  # off: whoever has the key counts as live
     lock_row: bool = True  # one row an ordering key is the lock of its writers
-    counter_of_session: bool = True  # no two open transactions count refusals in one row
     prune_by_holder: bool = True  # pruning deletes keys that still name the message, not keys that it asked for
     retry_takes_key: bool = True  # a dead letter is retried only if its unique key is free, and takes it
     judge_under_lock: bool = True  # whoever takes a key over looks once more with the row locked
@@ -87,13 +85,8 @@ def parse(text: str, number: int, writer: int) -> Message:
 
 
 def calls(messages: list[Message], size: int, on: Protections) -> list[list[Message]]:
-    """The chunks of a batch; a test holds this against outbox.keys."""
-    kinds = [kind for kind in ("dedup", "unique", "ordering") if any(getattr(each, kind) for each in messages)]
-    if not size or len(messages) <= size or (len(kinds) > 1 and on.kinds_in_one_call):
-        return [messages]
-    if len(kinds) > 1 or not on.sorted_over_chunks:
-        return cut(messages, size)
-    return cut(sorted(messages, key=lambda each: str(getattr(each, kinds[0]))), size)
+    """The calls of a batch; a test holds this against outbox.keys."""
+    return [messages] if not size or len(messages) <= size or on.one_call else cut(messages, size)
 
 
 def cut(messages: list[Message], size: int) -> list[list[Message]]:
@@ -118,6 +111,4 @@ def statements(call: list[Message], bounds: Bounds, on: Protections) -> list[Op]
     if on.lock_row:
         ops += each(LOCK, "ordering", " lock")
     ops += [*each(LINK, "ordering"), Op(WRITE, call[0], numbers, "")]
-    if not on.counter_of_session:
-        ops += each(COUNT, "unique", " counter")
     return [Op(BEGIN, call[0], numbers, ""), *ops] if bounds.ticks else ops

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
-from tests.model.key_calls import BEGIN, COUNT, DEDUP, LOCK, UNIQUE, WRITE, Bounds, Op, Protections, program, read
+from tests.model.key_calls import BEGIN, DEDUP, LOCK, UNIQUE, WRITE, Bounds, Op, Protections, program, read
 
 T = TypeVar("T")
 
@@ -142,8 +142,6 @@ class Database:
         outcome = s.outcome[op.message.number]
         if op.kind == LOCK:
             return outcome == ADDED and s.rows[self.rows[op.key]].writer != number
-        if op.kind == COUNT:
-            return outcome == LIVE
         return op.kind in (BEGIN, WRITE) or outcome == ADDED
 
     def commit(self, s: State, number: int) -> State:

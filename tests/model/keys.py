@@ -2,7 +2,7 @@
 
 Modelled: transactions of one `add` or `add_many` each, statement by statement: INSERT ON CONFLICT DO NOTHING, the look
 at the holder, the look at its receipt, the UPDATE that takes over; the lock row of an ordering key, `key_prev`, the
-messages themselves, the counter of refusals. PostgreSQL: INSERT and UPDATE wait for whoever has changed or locked the
+messages themselves. PostgreSQL: INSERT and UPDATE wait for whoever has changed or locked the
 row until that transaction ends, then judge the row anew; SELECT sees what is committed and one's own.
 
 Bounds: `Bounds`; how writers are written down is said in key_calls.
@@ -28,11 +28,13 @@ Abstracted away, and why nothing is hidden by that
 - What an UPDATE without its compare-and-set finds is judged when it wakes: PostgreSQL would miss a row that was deleted
   and inserted again in between. That is a matter of the removal only.
 - `dead retry` is one step: it has locked the row of the unique key, so it waits for whoever takes the key over.
-- Counters are left out where no two transactions share one: nobody waits there.
+- Refusals are counted by inserting a row: nobody waits there.
 
-Found by this model; whether the SQL has the fix yet is for decisions.md to say
+Found by this model, and fixed
 - `repeat_follows_first`: within one call, the repeat of a message that is then refused was told an id never written
-- `counter_of_session`: counters shared by sessions (64 slots) come between the chunks of a batch: a deadlock
+- a counter of refusals that sessions share, between two calls of one batch: a deadlock. Refusals are rows of their own
+  now, and everything with a key is one call (`one_call`)
+Found by this model, for parts that are not built yet
 - `retry_takes_key`, `judge_under_lock`: bind whoever builds `dead retry`, which makes an ended message live again
 - `prune_by_holder` and SKIP LOCKED bind retention
 """
@@ -97,8 +99,7 @@ DEEP = (
 TWO = Bounds("u1 / u1")
 REMOVALS: Mapping[str, Removal[Bounds]] = {
     "sorted_keys": Removal("no_deadlock", Bounds("d1+d2 / d2+d1")),
-    "sorted_over_chunks": Removal("no_deadlock", Bounds("u1+u2 / u2+u1", chunk_size=1)),
-    "kinds_in_one_call": Removal("no_deadlock", Bounds("d1u1+d2 / d2u1", chunk_size=1)),
+    "one_call": Removal("no_deadlock", Bounds("u1+u2 / u2+u1", chunk_size=1)),
     "wait_for_inserter": Removal("nobody_loses_all", Bounds("d1 / d1")),
     "compare_and_set_unique": Removal("at_most_one_live", TWO._replace(before="u1", endings=1)),
     "compare_and_set_dedup": Removal("one_per_dedup_key", Bounds("d1 / d1", before="d1", expired=True)),
@@ -108,7 +109,6 @@ REMOVALS: Mapping[str, Removal[Bounds]] = {
     "claimed_in_call": Removal("at_most_one_live", Bounds("u1+u1")),
     "liveness_from_receipt": Removal("nobody_loses_all", Bounds("u1", before="u1", endings=1)),
     "lock_row": Removal("chain_is_a_line", Bounds("o1 / o1")),
-    "counter_of_session": Removal("no_deadlock", Bounds("u1+u1+u2 / u1+u2", before="u1", chunk_size=2)),
     "prune_by_holder": Removal("at_most_one_live", TWO._replace(before="u1", endings=1, prunings=1)),
     "retry_takes_key": Removal("at_most_one_live", Bounds("u1", before="u1", endings=1, dead_retries=1)),
     "judge_under_lock": Removal("at_most_one_live", Bounds("u1", before="u1", endings=1, dead_retries=1)),
@@ -141,7 +141,7 @@ class Keys(Database):
             return self.link(s, number, op)
         if op.kind == WRITE:
             return f"{who} writes its messages and has its answer", self.write(s, number, op)
-        named = self.sees(s, number, op.key)  # LOCK, COUNT
+        named = self.sees(s, number, op.key)  # LOCK
         locked = self.set(s, number, op.key, op.message.number if named == NONE else named)
         return f"{who} {'locks' if op.kind == LOCK else 'counts in'} {op.key}", self.next(locked, number)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbox import Message
-from outbox.keys import chunks
+from outbox.keys import calls as real_calls
 from tests.model.catalog import KEYS
 from tests.model.explorer import Exploration, explore
 from tests.model.key_calls import Bounds, Protections, calls, read
@@ -77,7 +77,7 @@ def test_batches_are_cut_as_the_writer_cuts_them(asked: str, size: int) -> None:
         for each in messages
     ]
     modelled = [[each.number for each in call] for call in calls(messages, size, Protections())]
-    assert modelled == [chunk for chunk in chunks(real, size) if chunk]
+    assert modelled == real_calls(real, size)
 
 
 def test_every_protection_is_removed_once() -> None:
@@ -92,14 +92,9 @@ def test_removing_sorted_keys_violates_all_end() -> None:
     assert KEYS.trace_without("sorted_keys", "all_end") == ("T1 inserts d1", "T2 inserts d2")
 
 
-def test_removing_sorted_over_chunks_violates_no_deadlock() -> None:
-    trace = KEYS.trace_without("sorted_over_chunks", "no_deadlock")
+def test_removing_one_call_violates_no_deadlock() -> None:
+    trace = KEYS.trace_without("one_call", "no_deadlock")
     assert trace == ("T1 inserts u1", f"T1 {ANSWER}", "T2 inserts u2", f"T2 {ANSWER}")
-
-
-def test_removing_kinds_in_one_call_violates_no_deadlock() -> None:
-    trace = KEYS.trace_without("kinds_in_one_call", "no_deadlock")
-    assert trace.index("T1 inserts u1") < trace.index("T2 inserts d2")
 
 
 def test_removing_wait_for_inserter_violates_nobody_loses_all() -> None:
@@ -146,12 +141,6 @@ def test_removing_liveness_from_receipt_violates_nobody_loses_all() -> None:
 def test_removing_lock_row_violates_chain_is_a_line() -> None:
     trace = KEYS.trace_without("lock_row", "chain_is_a_line")
     assert trace[:2] == ("T1 reads the end of o1", "T2 reads the end of o1")
-
-
-def test_removing_counter_of_session_violates_no_deadlock() -> None:
-    """T1 has counted after its first chunk and wants u2; T2 has u2 and wants to count."""
-    trace = KEYS.trace_without("counter_of_session", "no_deadlock")
-    assert trace.index("T1 counts in u1 counter") < trace.index("T2 inserts u2")
 
 
 def test_removing_prune_by_holder_violates_at_most_one_live() -> None:

@@ -252,7 +252,7 @@ def test_counters_of_rejections_do_not_deadlock(opened: Opened, database: str, p
         two = psycopg.connect(database)
     with two, writers(database, one, two) as (first, second):
         waiting = pool.submit(first.add_many, [unique("a"), unique("n")], 1)
-        wait_until(lambda: first.stopped, 15, "the first chunk")
+        wait_until(lambda: first.stopped or first.done, 15, "the first chunk")
         answer = pool.submit(second.add_many, [unique("a"), unique("n")], 100)
         waiting.result(60)
         answer.result(60)
