@@ -95,7 +95,7 @@ def test_the_batch_id(opened: Opened, database: str, options: dict[str, Any]) ->
 
 @pytest.mark.parametrize("bad", [Message(CHARGE, kwargs={"n": object()}), 7, None])
 def test_a_bad_message_is_named_and_nothing_is_written(engine: sa.Engine, database: str, bad: object) -> None:
-    given: list[object] = [Message(CHARGE, dedup_key=f"k{n}") for n in range(5)]
+    given: list[Any] = [Message(CHARGE, dedup_key=f"k{n}") for n in range(5)]
     given.insert(3, bad)
     with Session(engine) as session, session.begin():
         session.add(Order(id=7))
