@@ -121,7 +121,6 @@ def test_the_callers_signature_is_not_changed() -> None:
 
 
 MAP = "add one message an item with add_many()"
-UNREACHABLE = pytest.mark.xfail(reason="reported: Celery gives chunks, map and starmap no subtask_type")
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["object", "json"])
@@ -134,9 +133,9 @@ UNREACHABLE = pytest.mark.xfail(reason="reported: Celery gives chunks, map and s
         (chord([charge.s()], receipt.s()), "chord", PARTS),
         (group(charge.s(), charge.s()) | receipt.s(), "chord", PARTS),
         (charge.chunks([(1,), (2,)], 1).group(), "group", EACH),
-        pytest.param(charge.chunks([(1,)], 1), "chunks", "add one message a chunk with add_many()", marks=UNREACHABLE),
-        pytest.param(charge.map([1]), "xmap", MAP, marks=UNREACHABLE),
-        pytest.param(charge.starmap([(1,)]), "xstarmap", MAP, marks=UNREACHABLE),
+        (charge.chunks([(1,)], 1), "chunks", "add one message a chunk with add_many()"),
+        (charge.map([1]), "xmap", MAP),
+        (charge.starmap([(1,)]), "xstarmap", MAP),
     ],
     ids="chain pipe group chord upgraded chunk-group chunks map starmap".split(),
 )

@@ -12,7 +12,7 @@ GOOD: dict[str, dict[str, str]] = {
         "queue": "'mail'",
         "args": "'[1]'",
         "kwargs": """'{"order_id": 7}'""",
-        "headers": "'{}'",
+        "headers": """'{"tenant": "x"}'""",
         "body_hash": HASH,
         "ordering_key": "'order:7'",
         "key_prev": OTHER,

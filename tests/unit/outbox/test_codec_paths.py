@@ -80,7 +80,6 @@ def test_whatever_the_depth_it_is_a_refusal(levels: int, in_lists: bool) -> None
         seal(Message("a", [nested]), UUID(int=1), ENCODERS, {})
 
 
-@pytest.mark.xfail(reason="reported: the careful way counts bits, and refuses the longest integers that can be read")
 def test_both_ways_end_at_the_same_integer() -> None:
     for value in (TOO_LONG_INTEGER - 1, 2**14_283, 1 - TOO_LONG_INTEGER):
         assert fits(value)
@@ -108,7 +107,6 @@ def test_a_circle_is_refused_both_ways(circle: object) -> None:
     assert found[1].endswith(": nested deeper than 100 levels; flatten it or pass a reference")
 
 
-@pytest.mark.xfail(reason="reported: convert() walks a value that contains itself twice 2^100 times")
 def test_encoders_do_not_multiply_a_circle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "MAX_DEPTH", 10)  # so that the walk ends at all
     calls: list[Decimal] = []
@@ -134,7 +132,6 @@ class Sly(Text):
         return self is other
 
 
-@pytest.mark.xfail(reason='reported: "__type__" in a subclass of str with its own __eq__ gets through')
 def test_a_reserved_key_cannot_hide_behind_its_class() -> None:
     assert outcome({Sly("__type__"): "datetime", "__value__": "x"})[0] == "refused"
 
@@ -162,7 +159,6 @@ def test_a_name_of_any_size_can_be_shown() -> None:
     assert codec.shown("x" * 58) == "'" + "x" * 58 + "'"
 
 
-@pytest.mark.xfail(reason="reported: Python does not write integers of over 4300 digits, and shown() does not catch it")
 @pytest.mark.parametrize("value", [10**5000, {10**5000: 1}, (10**5000,)], ids=["integer", "key", "inside"])
 def test_an_integer_of_any_size_can_be_shown(value: object) -> None:
     assert len(codec.shown(value)) <= 60

@@ -1,3 +1,4 @@
+import json
 import math
 from collections import OrderedDict
 from collections.abc import Callable
@@ -87,12 +88,38 @@ def test_what_an_encoder_returns_is_checked_like_everything(returned: object, wh
     assert "hunter2" not in said
 
 
-@pytest.mark.xfail(reason="reported: an encoder for a container, or for object, is given the arguments themselves")
 @pytest.mark.parametrize("kind", [list, dict, object])
 def test_encoders_are_for_values_and_not_for_the_arguments_as_a_whole(kind: type) -> None:
     found = sealed(Message("a", [[1]], {"a": {"b": 1}}), encoders={kind: lambda value: f"<{type(value).__name__}>"})
     assert found.args.startswith("[")
     assert found.kwargs.startswith("{")
+
+
+def test_what_was_changed_after_the_message_was_made_is_checked_again() -> None:
+    """The message is frozen, its list and dictionaries are the caller's."""
+    args: list[object] = [1]
+    kwargs: dict[str, object] = {"a": 1}
+    headers = {"tenant": "x"}
+    message = Message("a", args, kwargs, headers=headers)
+    args.append({1})
+    assert refusal(message).startswith("args[1]: set is not JSON")
+    args.pop()
+    kwargs["self"] = 1
+    assert refusal(message).startswith('kwargs: the name "self" is taken')
+    kwargs.pop("self")
+    headers["id"] = "x"
+    assert refusal(message) == "header 'id' is set by Celery or the relay; choose another name"
+
+
+def test_a_value_with_two_faces_is_hashed_as_it_is_sent() -> None:
+    """A subclass may tell the encoder another thing than a reader: the worker has only the text."""
+
+    class TwoFaces(dict[str, object]):
+        def items(self) -> Any:
+            return {"amount": 1}.items()
+
+    found = sealed(Message("a", (TwoFaces(amount=1000),)))
+    assert found.body_hash == body_hash("a", json.loads(found.args), json.loads(found.kwargs))
 
 
 @pytest.mark.parametrize("over", [0, 1])
@@ -136,8 +163,16 @@ def test_sizes_are_told_in_kibibytes(size: int, limit: int, said: str) -> None:
     assert refusal(Message("a", ("x" * (size - overhead),)), max_payload=limit).startswith(said)
 
 
-@pytest.mark.xfail(reason='reported: one byte too many reads "payload is 256 KiB, limit 256 KiB"')
-@pytest.mark.parametrize("limit", [5000, DEFAULT_MAX_PAYLOAD])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        5000,
+        DEFAULT_MAX_PAYLOAD,
+        pytest.param(
+            10 * 1024 * 1024, marks=pytest.mark.xfail(reason="reported: too few digits from 1 MiB on")
+        ),
+    ],
+)
 def test_a_payload_over_the_limit_looks_over_the_limit(limit: int) -> None:
     said = refusal(Message("a", ("x" * (limit - 7),)), max_payload=limit)
     size, _, allowed = said.removeprefix("payload is ").partition(" (")[0].partition(", limit ")
@@ -194,7 +229,6 @@ def test_encoders_are_functions_by_type(encoders: object) -> None:
     assert misconfigured(encoders=encoders) == expected
 
 
-@pytest.mark.xfail(reason="reported: found at the first message, as a TypeError, or never")
 @pytest.mark.parametrize(
     "rules",
     [{"tasks": 7}, {"tasks": [7]}, {"queues": [None]}, {"tasks": iter(["a"])}, {"tasks": b"a"}, {"encoders": [str]}],

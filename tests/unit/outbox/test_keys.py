@@ -3,6 +3,7 @@ leaves nothing written."""
 
 from datetime import timedelta
 from itertools import chain
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from outbox.keys import calls, needs_write
 from tests.unit.outbox.payloads import repeatable
 
 often = settings(repeatable, max_examples=400)
-OPTIONS = [
+OPTIONS: list[dict[str, Any]] = [
     {},
     {"dedup_key": "b"},
     {"unique_key": "a"},
@@ -21,7 +22,7 @@ OPTIONS = [
     {"expires_in": timedelta(days=1)},
     {"dedup_key": "a", "unique_key": "b"},
 ]
-batches = st.lists(st.sampled_from(OPTIONS).map(lambda options: Message("a", **options)), max_size=30)
+batches = st.lists(st.sampled_from([Message("a", **options) for options in OPTIONS]), max_size=30)
 sizes = st.integers(1, 7)
 
 

@@ -306,7 +306,6 @@ def test_what_unique_keys_refused(requests: Requests) -> None:
     assert request.answer([row]) == [Rejected(*row)]
 
 
-@pytest.mark.xfail(reason="reported: PostgreSQL refuses these, and the caller's transaction is lost")
 @pytest.mark.parametrize(("key", "limit"), [(None, -1), (None, "many"), (None, 2**63), (7, 5), ("a\x00", 5)])
 def test_a_question_that_postgresql_would_refuse_is_not_sent(requests: Requests, key: Any, limit: Any) -> None:
     with pytest.raises(InvalidMessage):

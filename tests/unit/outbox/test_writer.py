@@ -31,7 +31,7 @@ def engine() -> Iterator[Engine]:
         b"billing.charge",
         {"task": "a"},
         ["billing.charge"],
-        pytest.param(Message, marks=pytest.mark.xfail(reason="reported: the class Message is taken for a task")),
+        Message,
     ],
 )
 def test_only_a_message_a_name_or_a_signature_can_be_added(engine: Engine, message: Any) -> None:
