@@ -168,9 +168,7 @@ def test_sizes_are_told_in_kibibytes(size: int, limit: int, said: str) -> None:
     [
         5000,
         DEFAULT_MAX_PAYLOAD,
-        pytest.param(
-            10 * 1024 * 1024, marks=pytest.mark.xfail(reason="reported: too few digits from 1 MiB on")
-        ),
+        pytest.param(10 * 1024 * 1024, marks=pytest.mark.xfail(reason="reported: too few digits from 1 MiB on")),
     ],
 )
 def test_a_payload_over_the_limit_looks_over_the_limit(limit: int) -> None:
