@@ -94,6 +94,16 @@ def test_cancelled_while_a_consumer_runs(opened: Opened, database: str) -> None:
     assert cancel(connection, message) == ("finished", "applied")
 
 
+def test_a_handler_cannot_cancel_its_own_message(opened: Opened, database: str) -> None:
+    """It holds the consumer's lock itself, and could take it once more."""
+    register(database)
+    message = add(opened())
+    answers: list[str] = []
+    outcome = consume(database, message, lambda session: answers.append(OUTBOX.cancel(session, message).outcome.value))
+    assert isinstance(outcome, Applied)
+    assert answers == ["running"]
+
+
 def test_a_consumer_that_comes_while_the_cancel_is_open(opened: Opened, database: str) -> None:
     """It does not run and asks again later: by then the cancel has committed, or not."""
     register(database)
@@ -234,8 +244,10 @@ def test_a_whole_life(opened: Opened, database: str) -> None:
     assert state(connection, message) is State.RETRYING
     ask(database, "DELETE FROM inbox_retry")
     ask(database, "UPDATE outbox_due SET reason = 'retry'")
+    assert state(connection, message) is State.PUBLISHED, "a check, not a failed run"
+    ask(database, "UPDATE outbox_due SET attempt = 1")
     assert state(connection, message) is State.RETRYING
-    ask(database, "UPDATE outbox_due SET reason = 'parked'")
+    ask(database, "UPDATE outbox_due SET attempt = 0, reason = 'parked'")
     assert state(connection, message) is State.QUEUED
     ask(database, "UPDATE outbox_due SET reason = 'redelivery'")
     consume(database, message, lambda _: seen.append(state(connection, message)))
