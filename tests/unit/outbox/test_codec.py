@@ -60,6 +60,7 @@ REFUSED: list[tuple[object, str]] = [
     (Custom(), not_json("Custom", CONVERT)),
     (1j, not_json("complex", CONVERT)),
     (Shade.DARK, not_json("Shade", CONVERT)),
+    (-(10**4300), "an integer of over 4300 digits cannot be read back; pass it as text"),
     (10**5000, "an integer of over 4300 digits cannot be read back; pass it as text"),
     (float("nan"), "nan is not JSON; pass None or a string"),
     (float("inf"), "inf is not JSON; pass None or a string"),
