@@ -67,9 +67,10 @@ def seal(message: Message, message_id: UUID, rules: Rules, trace: Mapping[str, s
     headers_text = codec.encode(headers, "headers") if headers else "{}"
     size = len(args_text) + len(kwargs_text) + len(headers_text)
     if size > rules.max_payload:
+        said, limit = _kibibytes(size, rules.max_payload), _kibibytes(rules.max_payload)
         raise InvalidMessage(
-            f"payload is {_kibibytes(size, rules.max_payload)} KiB, limit {_kibibytes(rules.max_payload)} KiB (Outbox(max_payload=...));"
-            " pass a reference to where the data is kept"
+            f"payload is {said} KiB, limit {limit} KiB (Outbox(max_payload=...)); pass a reference to where the data is"
+            " kept"
         )
     return Envelope(
         message_id, message, args_text, kwargs_text, headers_text, codec.body_hash(message.task, args, kwargs)
@@ -100,4 +101,4 @@ def _matches(name: str, patterns: Collection[str]) -> bool:
 def _kibibytes(size: int, limit: int = 0) -> str:
     """Rounded, unless that would make the payload and its limit look the same."""
     said = f"{size / 1024:.0f}" if size >= 10 * 1024 else f"{size / 1024:.3g}"
-    return f"{size / 1024:.6g}" if limit and said == _kibibytes(limit) else said
+    return f"{size / 1024:.3f}" if limit and said == _kibibytes(limit) else said

@@ -152,9 +152,7 @@ def _refuse_foreign_runner(connection: sa.Connection, schema: str, current: str 
 def _refuse_newer(current: str | None) -> None:
     known = [script.revision for script in ScriptDirectory.from_config(_config(DEFAULT_SCHEMA)).walk_revisions()]
     if current is not None and current not in known:
-        raise SchemaMismatch(
-            f"the tables are of revision {current}, which this version does not know; upgrade the library"
-        )
+        raise SchemaMismatch(f"the tables are of revision {current}, newer than this version; upgrade the library")
 
 
 def _exists(connection: sa.Connection, question: str, schema: str) -> bool:

@@ -105,10 +105,12 @@ DECLARE
     size integer := cardinality(rows);
     outcomes text[] := array_fill('added'::text, ARRAY[size]);
     holders uuid[] := array_fill(NULL::uuid, ARRAY[size]);
+    taken text[] := array_fill(NULL::text, ARRAY[size]);
     claimed uuid[] := '{}';
     found_id uuid;
     found_hash bytea;
     over boolean;
+    n integer;
     m record;
 BEGIN
     -- What can never be written, before anything is.
@@ -166,11 +168,12 @@ BEGIN
                     SELECT FROM inbox_receipt r WHERE r.message_id = o.id AND r.consumer = o.task))
             THEN
                 -- And whatever of this call is a duplicate of it: the same request has the same answer.
-                FOR n IN 1..size LOOP
-                    IF n = m.n OR (outcomes[n] = 'duplicate' AND holders[n] = m.id) THEN
-                        outcomes[n] := 'live';
-                        holders[n] := found_id;
-                    END IF;
+                FOR n IN SELECT m.n UNION ALL SELECT s FROM generate_series(1, size) s
+                    WHERE m.dedup_key IS NOT NULL AND outcomes[s] = 'duplicate' AND holders[s] = m.id
+                LOOP
+                    outcomes[n] := 'live';
+                    holders[n] := found_id;
+                    taken[n] := m.unique_key;
                 END LOOP;
                 DELETE FROM outbox_key k
                     WHERE k.kind = 'dedup' AND k.scope = '' AND k.key = m.dedup_key AND k.message_id = m.id;
@@ -222,9 +225,7 @@ BEGIN
     FROM unnest(rows) WITH ORDINALITY r
     WHERE outcomes[r.ordinality] = 'added' AND coalesce(r.due_at, now_at + r.delay) > now_at;
     INSERT INTO outbox_rejected (unique_key, live_id, count)
-    SELECT k.key, k.message_id, count(*) FROM unnest(rows) WITH ORDINALITY r
-        JOIN outbox_key k ON k.kind = 'unique' AND k.message_id = holders[r.ordinality]
-    WHERE outcomes[r.ordinality] = 'live' GROUP BY 1, 2;
+    SELECT taken[s], holders[s], count(*) FROM generate_subscripts(outcomes, 1) s WHERE outcomes[s] = 'live' GROUP BY 1, 2;
     RETURN QUERY SELECT r.ordinality::integer,
         CASE WHEN outcomes[r.ordinality] = 'added' THEN r.id ELSE holders[r.ordinality] END, outcomes[r.ordinality],
         t.state
@@ -248,10 +249,14 @@ BEGIN
     -- Caught, because PostgreSQL's own message quotes the payload.
     BEGIN
         PERFORM args::jsonb, kwargs::jsonb, headers::jsonb;
-    EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
-        RAISE untranslatable_character USING
-            MESSAGE = 'outbox_add: the payload contains \u0000 or a lone surrogate, which is no text',
-            HINT = 'Remove it, or decode the text again.';
+    EXCEPTION
+        WHEN numeric_value_out_of_range THEN
+            RAISE numeric_value_out_of_range USING
+                MESSAGE = 'outbox_add: the payload has a number that a worker cannot read back', HINT = 'Pass it as text.';
+        WHEN untranslatable_character OR invalid_text_representation THEN
+            RAISE untranslatable_character USING
+                MESSAGE = 'outbox_add: the payload contains \u0000 or a lone surrogate, which is no text',
+                HINT = 'Remove it, or decode the text again.';
     END;
     IF size > 262144 THEN
         RAISE program_limit_exceeded USING
@@ -347,6 +352,8 @@ DECLARE
         WHEN dedup_window IS NOT NULL AND dedup_key IS NULL THEN 'dedup_window needs a dedup_key'
         WHEN dedup_window <= interval '0' THEN 'dedup_window must be longer than nothing'
         WHEN length(dedup_key) NOT BETWEEN 1 AND 255 THEN 'dedup_key must have 1 to 255 characters'
+        WHEN length(unique_key) NOT BETWEEN 1 AND 255 THEN 'unique_key must have 1 to 255 characters'
+        WHEN length(ordering_key) NOT BETWEEN 1 AND 255 THEN 'ordering_key must have 1 to 255 characters'
         WHEN octet_length(body_hash) <> 32 THEN 'body_hash must be the 32 bytes of a SHA-256, or NULL'
         WHEN expires_in <= interval '0' THEN 'expires_in must be longer than nothing: the message would never run'
         WHEN due_at IS NOT NULL AND delay IS NOT NULL THEN 'give due_at or delay, not both'

@@ -206,17 +206,20 @@ def test_s1_the_fingerprint_of_the_work_is_its_key(shop: Shop, servers: Programs
     assert receive(order, later, "d") == (second, True)
     checksum = fingerprint("ledger.echo", hashlib.sha256(b"a large upload" * 1000).hexdigest())
     third, _ = receive({"path": "/uploads/1"}, checksum, "e")
+    assert receive({"path": "/uploads/2"}, checksum, "f") == (third, True), "the checksum says what is the same"
+    key = "upload:1"
+    fourth, _ = receive({"path": "/uploads/1"}, key, "g")
     with pytest.raises(DedupConflict) as conflict:
-        receive({"path": "/uploads/2"}, checksum, "f")
-    assert conflict.value.existing == third
+        receive({"path": "/uploads/2"}, key, "h")
+    assert conflict.value.existing == fourth
 
     worker(servers)
-    for each in (first, second, third):
+    for each in (first, second, third, fourth):
         shop.wait_for(State.APPLIED, each)
     with psycopg.connect(shop.database) as connection:
         told = connection.execute("SELECT id, told->'headers'->>'request_id' FROM echo").fetchall()
-    assert sorted(told) == sorted([(first, "a"), (second, "c"), (third, "e")])
-    assert receive(order, whole, "g") == (first, True)  # applied long ago, and still known
+    assert sorted(told) == sorted([(first, "a"), (second, "c"), (third, "e"), (fourth, "g")])
+    assert receive(order, whole, "i") == (first, True)  # applied long ago, and still known
 
 
 # ---- S4: the bulk upload

@@ -38,7 +38,7 @@ def names(database: str) -> Iterator[dict[str, Any]]:
 
     Base.metadata.create_all(engine)
 
-    @Celery("guide", broker="memory://").task(name="billing.charge")
+    @Celery("guide", broker="memory://").task(name="billing.charge", shared=False)
     def charge(order_id: int) -> int:
         return order_id
 

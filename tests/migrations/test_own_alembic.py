@@ -192,12 +192,9 @@ def test_alembic_check_is_clean_with_our_filter(upgraded: Config, defaults: bool
     check(upgraded, shop_tables(with_ours=True), defaults, include_object=include_object)
 
 
-OWNED = "Alembic takes seq for SERIAL and leaves out its default, because the sequence is OWNED BY that very column"
-
-
 @pytest.mark.parametrize(
     "defaults",
-    [False, pytest.param(True, marks=pytest.mark.xfail(reason=OWNED))],
+    [False, True],
     ids=["types", "types and defaults"],
 )
 def test_alembic_check_is_clean_with_our_tables_in_their_metadata(upgraded: Config, defaults: bool) -> None:

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from outbox import InvalidMessage, Message, Outbox
+from outbox import InvalidMessage, Message, Outbox, SchemaMismatch
 from outbox.codec import body_hash
 from relay import migrate
 from tests.integration.outbox.storage import CHARGE, Order, committed, engine_of, watched
@@ -111,9 +111,9 @@ def test_a_bad_payload_leaves_the_transaction_usable(engine: sa.Engine, database
 
 
 def test_what_is_no_message_is_refused_before_the_database(engine: sa.Engine, database: str) -> None:
-    stranger: Any = CHARGE
+    stranger: Any = [CHARGE]
     with Session(engine) as session, session.begin(), watched(engine) as seen:
-        with pytest.raises(InvalidMessage, match="takes a Message, not str"):
+        with pytest.raises(InvalidMessage, match="takes a Message, a task name or a signature, not list"):
             Outbox().add(session, stranger)
         assert seen.statements == []
 
@@ -141,7 +141,7 @@ def test_the_search_path_of_the_session_is_not_asked(engine: sa.Engine, database
 
 
 def test_a_schema_without_tables_says_which(engine: sa.Engine, database: str) -> None:
-    with Session(engine) as session, session.begin(), pytest.raises(sa.exc.ProgrammingError, match="outbox_message"):
+    with Session(engine) as session, session.begin(), pytest.raises(SchemaMismatch, match="run `outbox migrate`"):
         Outbox("nowhere").add(session, MESSAGE)
 
 

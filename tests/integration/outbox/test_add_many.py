@@ -38,7 +38,7 @@ Opened = Callable[[], Postgres]
         (7, 500, {}, 1),
         (7, 3, {}, 3),
         (7, 1, {}, 7),
-        (7, 3, {"delay": 60}, 3),
+        (7, 3, {"delay": 60}, 1),  # what the database may refuse is one call
         (500, 500, {"priority": 3, "expires_in": 60}, 1),
         (0, 500, {}, 0),
     ],
@@ -238,9 +238,6 @@ def test_within_one_call_keys_are_taken_in_order(opened: Opened, database: str, 
         waiter.rollback()
 
 
-@pytest.mark.xfail(
-    reason="counters of a chunk are locked before the keys of the next; sessions 64 pids apart share them"
-)
 def test_counters_of_rejections_do_not_deadlock(opened: Opened, database: str, pool: ThreadPoolExecutor) -> None:
     one = opened()
     with psycopg.connect(database) as connection:

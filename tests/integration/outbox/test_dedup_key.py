@@ -251,7 +251,6 @@ def test_a_batch_that_contradicts_itself(opened: Opened, database: str) -> None:
     assert not OUTBOX.add(connection, charge(body=2)).duplicate
 
 
-@pytest.mark.xfail(reason="the chunks before the refused one stay written")
 def test_nothing_of_a_refused_batch_is_left_whatever_the_chunks(opened: Opened, database: str) -> None:
     connection = opened()
     taken = add(connection, charge(key="k9"))
@@ -263,7 +262,6 @@ def test_nothing_of_a_refused_batch_is_left_whatever_the_chunks(opened: Opened, 
     assert keys(database, "dedup") == {"k9": taken}
 
 
-@pytest.mark.xfail(reason="the duplicate names the id of the message that was rejected after it")
 @pytest.mark.parametrize("unique_key", ["u", None], ids=["the same request", "without the unique key"])
 def test_a_duplicate_of_a_rejected_message_is_not_lost(opened: Opened, database: str, unique_key: str | None) -> None:
     """The first of the batch is refused by its unique key; the second must not point to what was never written.

@@ -202,9 +202,7 @@ def told(error: BaseException) -> tuple[type, type | None, str]:
     return type(error), type(orig) if orig else None, str(error).splitlines()[0]
 
 
-@pytest.mark.parametrize(
-    "listening", [False, pytest.param(True, marks=pytest.mark.xfail(run=False, reason="DECLARE CURSOR FOR INSERT"))]
-)
+@pytest.mark.parametrize("listening", [False, True])
 def test_a_connection_that_streams_its_results_can_add(
     styles_engine: sa.Engine, styles_database: str, listening: bool
 ) -> None:
@@ -218,7 +216,6 @@ def test_a_connection_that_streams_its_results_can_add(
     assert len(committed(styles_database)[0]) == 10
 
 
-@pytest.mark.xfail(reason="Carrier.watched does not look at the dialect")
 @pytest.mark.parametrize("hook", ["handle_error", "do_execute"])
 def test_listeners_of_the_dialect_are_heard_too(styles_engine: sa.Engine, hook: str) -> None:
     """`handle_error` is where programs translate errors and recognise outages of their own."""

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox import InvalidMessage, Message, NotInTransaction, Outbox
+from outbox import Message, NotInTransaction, Outbox
 from tests.integration.outbox.storage import CHARGE, Order, committed, engine_of, watched
 
 OUTBOX = Outbox()
@@ -81,7 +80,7 @@ def test_a_session_after_a_failed_flush_says_so(engine: sa.Engine, database: str
         session.add(Order(id=7))
         with pytest.raises(sa.exc.IntegrityError):
             session.flush()
-        with pytest.raises(sa.exc.PendingRollbackError):
+        with pytest.raises(NotInTransaction, match="already failed or ended; roll it back and begin again"):
             OUTBOX.add(session, MESSAGE)
     assert committed(database) == ([], [7])
 
@@ -110,46 +109,3 @@ def test_a_driver_connection_set_to_autocommit_behind_the_back(engine: sa.Engine
         driver.autocommit = True
         refuse(engine, database, session, AUTOCOMMIT)
         driver.autocommit = False
-
-
-def wrong(kind: str) -> str:
-    return f"add() needs your SQLAlchemy Session or Connection as first argument, not {kind}"
-
-
-def test_what_is_no_session(engine: sa.Engine, database: str) -> None:
-    objects: dict[str, Any] = {
-        "Engine": engine,
-        "NoneType": None,
-        "str": database,
-        "sessionmaker": sessionmaker(engine),
-        "type": Session,
-    }
-    for kind, stranger in objects.items():
-        with watched(engine) as seen, pytest.raises(InvalidMessage) as refused:
-            OUTBOX.add(stranger, MESSAGE)
-        assert str(refused.value) == wrong(kind)
-        assert seen.statements == []
-    assert committed(database) == ([], [])
-
-
-def test_async_objects_are_refused_by_name(engine: sa.Engine, database: str) -> None:
-    from sqlalchemy.ext import asyncio
-
-    url = sa.make_url(database).set(drivername="postgresql+psycopg_async")
-    asynchronous = asyncio.create_async_engine(url, poolclass=sa.NullPool)
-    strangers: list[Any] = [asyncio.AsyncSession(asynchronous), asynchronous, asyncio.async_sessionmaker(asynchronous)]
-    for stranger in strangers:
-        with pytest.raises(InvalidMessage) as refused:
-            OUTBOX.add(stranger, MESSAGE)
-        assert str(refused.value) == wrong(type(stranger).__name__)
-    assert committed(database) == ([], [])
-
-
-def test_driver_objects_are_refused_by_name(engine: sa.Engine, database: str) -> None:
-    with psycopg.connect(database) as connection, connection.cursor() as cursor:
-        strangers: list[Any] = [connection, cursor]
-        for stranger in strangers:
-            with pytest.raises(InvalidMessage) as refused:
-                OUTBOX.add(stranger, MESSAGE)
-            assert str(refused.value) == wrong(type(stranger).__name__)
-    assert committed(database) == ([], [])

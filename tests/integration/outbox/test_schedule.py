@@ -138,7 +138,6 @@ def test_what_expires_before_it_is_due_is_refused(engine: sa.Engine, database: s
     assert keys(database, "dedup") == keys(database, "unique") == {}
 
 
-@pytest.mark.xfail(reason="the chunks before the refused one stay written")
 def test_nothing_of_a_refused_batch_is_left_whatever_the_chunks(opened: Opened, database: str) -> None:
     connection = opened()
     with pytest.raises(InvalidMessage, match=r"^message 1 of the batch: it would expire"):

@@ -221,7 +221,6 @@ def test_rejections_are_counted(opened: Opened, database: str) -> None:
     assert counts == {first.id: 4, second.id: 1}, "counted per live message"
 
 
-@pytest.mark.xfail(reason="counted for whoever holds the key at the end of the call")
 def test_a_rejection_counts_although_the_key_goes_on_meanwhile(
     opened: Opened, database: str, pool: ThreadPoolExecutor
 ) -> None:
