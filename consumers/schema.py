@@ -109,7 +109,7 @@ def _consumer(metadata: sa.MetaData, schema: str | None) -> sa.Table:
         sa.Column(
             "inbox",
             sa.Text,
-            comment="NULL: its receipts are here; otherwise the relay copied this row from the inbox database of that name",
+            comment="NULL: its receipts are here; otherwise the name of the inbox database this row was copied from",
         ),
         required("registered_at", timestamptz(), DATABASE_CLOCK),
         required("last_seen", timestamptz(), DATABASE_CLOCK),

@@ -83,8 +83,8 @@ def session_errors(given: Any) -> Iterator[None]:
     try:
         if not given.in_transaction():
             raise NotInTransaction(
-                "add() was called outside a transaction: the message would commit apart from your changes, or never."
-                " Call it inside `with session.begin():`, before the commit"
+                "the outbox was called outside a transaction: the message would commit apart from your changes, or"
+                " never. Call it inside `with session.begin():`, before the commit"
             )
         yield
     except UnboundExecutionError:
@@ -94,13 +94,13 @@ def session_errors(given: Any) -> Iterator[None]:
         ) from None
     except InvalidRequestError as error:
         raise NotInTransaction(
-            "add() was called in a transaction that has already failed or ended; roll it back and begin again"
+            "the outbox was called in a transaction that has already failed or ended; roll it back and begin again"
         ) from error
 
 
 def carrier_of(connection: Connection) -> Carrier:
     if connection.closed or connection.invalidated:
-        raise NotInTransaction("add() was called on a connection that is closed or lost; open one and begin again")
+        raise NotInTransaction("the outbox was called on a connection that is closed or lost; open one and begin again")
     dialect = connection.dialect
     if dialect.name != "postgresql" or dialect.driver not in ("psycopg", "psycopg_async"):
         raise ConfigurationError(
@@ -111,7 +111,7 @@ def carrier_of(connection: Connection) -> Carrier:
     # in_transaction() is true even on an AUTOCOMMIT engine; only the driver knows what really happens.
     if getattr(driver, "autocommit", False):
         raise NotInTransaction(
-            "add() was called on an AUTOCOMMIT connection: the message would commit apart from your changes."
+            "the outbox was called on an AUTOCOMMIT connection: the message would commit apart from your changes."
             " Use a connection with a real transaction (isolation_level other than AUTOCOMMIT)"
         )
     _refuse_failed(driver)
@@ -120,13 +120,13 @@ def carrier_of(connection: Connection) -> Carrier:
 
 def psycopg_carrier(driver: Any) -> Carrier:
     if driver.closed:
-        raise NotInTransaction("add() was called on a connection that is closed; open one and begin again")
+        raise NotInTransaction("the outbox was called on a connection that is closed; open one and begin again")
     _refuse_failed(driver)
     # Without autocommit every statement of psycopg is in a transaction that the caller commits.
     if driver.autocommit and driver.info.transaction_status == _IDLE:
         raise NotInTransaction(
-            "add() was called on an autocommit connection outside a transaction: the message would commit apart from"
-            " your changes. Call it inside `with connection.transaction():`"
+            "the outbox was called on an autocommit connection outside a transaction: the message would commit apart"
+            " from your changes. Call it inside `with connection.transaction():`"
         )
     return Carrier(driver)
 
@@ -134,7 +134,7 @@ def psycopg_carrier(driver: Any) -> Carrier:
 def _refuse_failed(driver: Any) -> None:
     if driver.pgconn.transaction_status == _FAILED:
         raise NotInTransaction(
-            "add() was called in a transaction that has already failed; roll it back and begin again"
+            "the outbox was called in a transaction that has already failed; roll it back and begin again"
         )
 
 

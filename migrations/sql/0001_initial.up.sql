@@ -347,7 +347,7 @@ CREATE TABLE inbox_consumer (
 COMMENT ON TABLE inbox_consumer IS 'a registered consumer; only an operator removes it';
 
 COMMENT ON COLUMN inbox_consumer.inbox IS
-    'NULL: its receipts are here; otherwise the relay copied this row from the inbox database of that name';
+    'NULL: its receipts are here; otherwise the name of the inbox database this row was copied from';
 
 -- The wake-up flag: 1 = relay awake, writers stay silent; 2 = relay asleep, writers notify.
 -- A logged sequence, not a table: its value ignores MVCC, so a REPEATABLE READ writer reads the newest one.

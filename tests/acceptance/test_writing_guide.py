@@ -62,7 +62,7 @@ def test_the_guide_runs(names: dict[str, Any], database: str) -> None:
     assert asyncio.run(names["place"]()) is State.QUEUED
     with psycopg.connect(database) as connection:
         found = connection.execute("SELECT task, count(*) FROM outbox_message GROUP BY 1 ORDER BY 1").fetchall()
-        assert found == [("billing.charge", 5), ("mail.remind", 2), ("project.export", 1), ("row.import", 1200)]
+        assert found == [("billing.charge", 6), ("mail.remind", 2), ("project.export", 1), ("row.import", 1200)]
         (statement,) = blocks("sql")
         assert connection.execute(statement.encode()).fetchall()[0][1:] == (False, None)
 

@@ -44,7 +44,7 @@ QUEUE = "is not a queue name: use letters, digits and _ . : @ / # -"
 KEY = "characters, 1 to 255 are possible; shorten or hash it: fingerprint(...)"
 ZONE = "has no time zone: which moment is it? Use datetime.now(UTC) or replace(tzinfo=...)"
 OUTSIDE = (
-    "add() was called outside a transaction: the message would commit apart from your changes, or never."
+    "the outbox was called outside a transaction: the message would commit apart from your changes, or never."
     " Call it inside `with session.begin():`, before the commit"
 )
 FOREIGN = UUID("00000000-0000-7000-8000-000000000001")
@@ -284,20 +284,20 @@ def begun(written: Written, how: str) -> Any:
         ("no begin", OUTSIDE),
         (
             "AUTOCOMMIT engine",
-            "add() was called on an AUTOCOMMIT connection: the message would commit apart from your changes."
+            "the outbox was called on an AUTOCOMMIT connection: the message would commit apart from your changes."
             " Use a connection with a real transaction (isolation_level other than AUTOCOMMIT)",
         ),
         (
             "psycopg autocommit",
-            "add() was called on an autocommit connection outside a transaction: the message would commit apart from"
-            " your changes. Call it inside `with connection.transaction():`",
+            "the outbox was called on an autocommit connection outside a transaction: the message would commit apart"
+            " from your changes. Call it inside `with connection.transaction():`",
         ),
         ("closed", OUTSIDE),
         ("rolled back", OUTSIDE),
-        ("psycopg closed", "add() was called on a connection that is closed; open one and begin again"),
+        ("psycopg closed", "the outbox was called on a connection that is closed; open one and begin again"),
         (
             "psycopg failed",
-            "add() was called in a transaction that has already failed; roll it back and begin again",
+            "the outbox was called in a transaction that has already failed; roll it back and begin again",
         ),
     ],
     ids=lambda value: value if len(value) < 20 else "",

@@ -12,11 +12,11 @@ from tests.integration.outbox.storage import CHARGE, Order, committed, engine_of
 OUTBOX = Outbox()
 MESSAGE = Message(CHARGE, kwargs={"order_id": 7})
 OUTSIDE = (
-    "add() was called outside a transaction: the message would commit apart from your changes, or never."
+    "the outbox was called outside a transaction: the message would commit apart from your changes, or never."
     " Call it inside `with session.begin():`, before the commit"
 )
 AUTOCOMMIT = (
-    "add() was called on an AUTOCOMMIT connection: the message would commit apart from your changes."
+    "the outbox was called on an AUTOCOMMIT connection: the message would commit apart from your changes."
     " Use a connection with a real transaction (isolation_level other than AUTOCOMMIT)"
 )
 

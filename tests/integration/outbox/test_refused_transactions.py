@@ -65,7 +65,7 @@ def shown(error: BaseException) -> str:
 def test_outside_a_transaction(styles_database: str, style: Style) -> None:
     async def play() -> None:
         async with style.opened(styles_database) as handle:
-            await refused(handle, NotInTransaction, r"^add\(\) was called outside a transaction")
+            await refused(handle, NotInTransaction, r"^the outbox was called outside a transaction")
             assert not handle.in_transaction()
             await handle.begin()
             await handle.sql("INSERT INTO shop_order VALUES (1)")
@@ -123,7 +123,7 @@ def test_autocommit_beneath_sqlalchemy(styles_database: str, style: Style, how: 
         await handle.begin()
         if how == "driver":
             await _set_autocommit(target)
-        await refused(handle, NotInTransaction, r"^add\(\) was called on an AUTOCOMMIT connection")
+        await refused(handle, NotInTransaction, r"^the outbox was called on an AUTOCOMMIT connection")
         await settled(target.close())
         await settled(engine.dispose())
         await asynchronous.dispose()
