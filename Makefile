@@ -14,7 +14,7 @@ help: ## list the targets
 demo: $(READY) ## real PostgreSQL, Valkey, two relays and a worker; kills some of them on stage
 	@$(BIN)/outbox demo
 
-test: $(READY) ## all tests against real servers (about 4 minutes)
+test: $(READY) ## all tests against real servers (about 5 minutes)
 	@$(BIN)/python -m pytest -m "not chaos"
 
 check: $(READY) ## ruff, mypy --strict, import rules, public names
