@@ -5,7 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,6 +17,7 @@ from relay import migrate
 from relay.database import Database, connect
 from relay.embedded import Postgres, Process, Valkey, find_postgres, find_valkey
 from relay.embedded.account import make_folder
+from relay.embedded.errors import DeadlineExceeded
 from relay.embedded.guardian import Guardian
 
 _LEADER = "SELECT r.name FROM outbox_leader p JOIN outbox_relay r USING (holder) WHERE p.expires_at > clock_timestamp()"
@@ -130,7 +131,9 @@ class Stage:
             if process.alive:
                 process.send(signal.SIGTERM)
         for process in self._processes.values():
-            process.terminate(deadline=5.0)
+            # The books are closed: a worker that takes its time over a warm shutdown is killed, and that is no failure.
+            with suppress(DeadlineExceeded):
+                process.terminate(deadline=10.0)
 
 
 def _clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
