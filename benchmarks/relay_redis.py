@@ -36,10 +36,9 @@ def relay(scene: Scene) -> float:
     """Messages a second, from the log to the list, position advanced."""
     scene.fill_outbox(OURS)
     term = Term(_take_lease(scene), _HOLDER, trusted_until=float("inf"))
-    publisher = RedisPublisher(scene.broker_url, 5.0)
+    publisher = RedisPublisher(scene.broker_url, 5.0, Encoder("bench"))
     publishing = Publishing(
         publisher,
-        Encoder("bench"),
         term,
         relay="bench",
         holds=lambda _: True,

@@ -104,7 +104,8 @@ def relay(schema: str, name: str | None, verbose: bool) -> None:
 def status(schema: str, as_json: bool) -> None:
     """Leader, relays, backlog, age, receipts."""
     from relay.database import connect, identify
-    from relay.queries import queries_for, status_queries_for
+    from relay.queries import queries_for
+    from relay.queries.status import status_queries_for
     from relay.status import collect, render
 
     with connect(_database_url(), 5.0, "status") as connection:

@@ -6,7 +6,8 @@ the two repeats the page; the other order would lose it. Before each publish the
 
 from relay.events import PageRead, PositionAdvanced, WindowOpened
 from relay.lease import LeaseLost
-from relay.publishing import Copy, Publishing
+from relay.publication import Copy
+from relay.publishing import Publishing
 from relay.read import Log
 from relay.window import Window
 

@@ -51,7 +51,7 @@ class Relay:
         on_signals(self.stop)
 
     def run(self) -> None:
-        publisher = RedisPublisher(self._settings.broker_url, self._settings.broker_timeout)
+        publisher = RedisPublisher(self._settings.broker_url, self._settings.broker_timeout, self._encoder)
         self._report_start(publisher)
         self._leadership.start()
         try:
@@ -92,7 +92,6 @@ class Relay:
     def _work(self, term: Term, connection: Database, publisher: Publisher) -> None:
         publishing = Publishing(
             publisher,
-            self._encoder,
             term,
             relay=self._settings.name,
             holds=self._leadership.holds,

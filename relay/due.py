@@ -8,7 +8,8 @@ from typing import Any
 
 from relay.database import Database
 from relay.lease import LeaseLost
-from relay.publishing import Copy, Publishing
+from relay.publication import Copy
+from relay.publishing import Publishing
 from relay.queries import Queries
 from relay.read import Log
 from relay.window import Row

@@ -9,25 +9,15 @@ A contract test compares the result with what the installed Celery sends.
 import json
 from base64 import b64encode
 from dataclasses import dataclass
-from datetime import datetime
 
 from outbox import codec
+from relay.publication import Stamp
 from relay.window import Row
 
 _EMBED = b', {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 # kombu reads one list per step and no other: a message in the list of priority 5 would wait for ever.
 _REDIS_STEPS = (0, 3, 6, 9)
 _REDIS_SEPARATOR = "\x06\x16"
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What all messages of one batch share: when, by whom and in which window they were published."""
-
-    published_at: datetime
-    epoch: int
-    window: int
-    relay: str
 
 
 @dataclass(frozen=True, slots=True)

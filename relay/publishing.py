@@ -8,24 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
 from tenacity import RetryCallState, RetryError, Retrying, retry_if_exception_type, wait_exponential_jitter
 from tenacity.nap import sleep_using_event
 
-from relay.encode import Encoder, Stamp
 from relay.events import BrokerRecovered, BrokerUnavailable, Observer, PagePublished
 from relay.lease import LeaseLost, Term
+from relay.publication import Copy, Refused, Stamp
 from relay.publish import BrokerOutage, Publisher
-from relay.window import Row
-
-
-class Copy(NamedTuple):
-    """One publication of a message: which copy it is, and how many runs have failed before."""
-
-    row: Row
-    publication: int = 0
-    attempt: int = 0
 
 
 class Publishing:
@@ -34,7 +24,6 @@ class Publishing:
     def __init__(
         self,
         publisher: Publisher,
-        encoder: Encoder,
         term: Term,
         *,
         relay: str,
@@ -46,7 +35,6 @@ class Publishing:
         self.stop = stop
         self.observer = observer
         self._publisher = publisher
-        self._encoder = encoder
         self._relay = relay
         self._holds = holds
 
@@ -55,13 +43,13 @@ class Publishing:
         if not self._holds(self.term):
             raise LeaseLost
 
-    def publish(self, copies: Sequence[Copy], window: int, read_at: datetime) -> None:
+    def publish(self, copies: Sequence[Copy], window: int, read_at: datetime) -> Sequence[Refused]:
         """Returns when the broker has accepted all of them; raises LeaseLost when the term or the process ends."""
         started = time.monotonic()
         # Stamped with the time of the look, not of the sending: a relay that slept in between must not make an old
         # decision look fresh, or its copy could outlive the receipt.
         stamp = Stamp(read_at, self.term.epoch, window, self._relay)
-        batch = [self._encoder.encode(row, stamp, number, tries) for row, number, tries in copies]
+        refused: Sequence[Refused] = ()
         retrying = Retrying(
             retry=retry_if_exception_type(BrokerOutage),
             wait=wait_exponential_jitter(multiplier=0.1, max=5.0, jitter=0.2),
@@ -73,12 +61,13 @@ class Publishing:
             for attempt in retrying:
                 with attempt:
                     self.require_trust()
-                    self._publisher.publish(batch)
+                    refused = self._publisher.publish(copies, stamp)
         except RetryError:
             raise LeaseLost from None
         if retrying.statistics["attempt_number"] > 1:
             self.observer(BrokerRecovered(retrying.statistics["attempt_number"]))
-        self.observer(PagePublished(len(copies), time.monotonic() - started))
+        self.observer(PagePublished(len(copies) - len(refused), time.monotonic() - started))
+        return refused
 
     def _report_outage(self, state: RetryCallState) -> None:
         error = state.outcome and state.outcome.exception()

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from relay.database import Database
-from relay.queries import StatusQueries
+from relay.queries.status import StatusQueries
 
 MOST_COUNTED = 100_000
 _GONE_SECONDS = 10

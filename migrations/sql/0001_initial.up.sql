@@ -155,11 +155,20 @@ CREATE TABLE outbox_due (
     attempt     integer     NOT NULL DEFAULT 0,
     publication integer     NOT NULL DEFAULT 0,
     reason      text        NOT NULL,
+    seq          bigint     NOT NULL DEFAULT 0,
+    queue        text,
+    ordering_key text,
+    blocked_by   text,
+    why          text,
+    parked_at    timestamptz,
     CONSTRAINT outbox_due_pkey PRIMARY KEY (message_id),
     CONSTRAINT outbox_due_attempt_check CHECK (attempt >= 0),
     CONSTRAINT outbox_due_publication_check CHECK (publication >= 0),
     CONSTRAINT outbox_due_reason_check
-        CHECK (reason IN ('scheduled', 'retry', 'redelivery', 'replay', 'parked'))
+        CHECK (reason IN ('scheduled', 'retry', 'redelivery', 'replay', 'parked')),
+    CONSTRAINT outbox_due_blocked_check CHECK (CASE blocked_by
+        WHEN 'pause' THEN queue IS NOT NULL WHEN 'queue' THEN queue IS NOT NULL WHEN 'key' THEN ordering_key IS NOT NULL
+        ELSE blocked_by IS NULL END)
 ) WITH (
     fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
     autovacuum_vacuum_cost_delay = 0
@@ -167,9 +176,18 @@ CREATE TABLE outbox_due (
 
 COMMENT ON TABLE outbox_due IS 'a message to publish at a time: one plan a message';
 
-CREATE INDEX outbox_due_at ON outbox_due (due_at);
+CREATE INDEX outbox_due_at ON outbox_due (due_at, seq) WHERE blocked_by IS NULL;
 
 COMMENT ON INDEX outbox_due_at IS 'relay: what is due now, from a remembered lower bound';
+
+-- A parked message waits for its queue or its key, not for a time: it is out of the index above until released.
+CREATE INDEX outbox_due_blocked ON outbox_due (queue, seq) WHERE blocked_by IS NOT NULL;
+
+COMMENT ON INDEX outbox_due_blocked IS 'relay: the oldest parked message of a queue, and all of them when it is open again';
+
+CREATE INDEX outbox_due_key ON outbox_due (ordering_key, seq) WHERE ordering_key IS NOT NULL;
+
+COMMENT ON INDEX outbox_due_key IS 'relay: is an earlier message of this key still parked';
 
 CREATE TABLE outbox_key (
     kind       text        NOT NULL,

@@ -1,13 +1,14 @@
 """Hand messages to a broker: one protocol, one module per transport.
 
-`publish` returns when the broker has accepted the whole batch. An outage is an exception, not an outcome of a message:
-it says nothing about any of them, so all are published again later and consumers absorb what had arrived.
+`publish` returns when the broker has answered for every message of the batch, and names those it refused. An outage
+is an exception, not an outcome of a message: it says nothing about any of them, so all are published again later and
+consumers absorb what had arrived.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from relay.encode import Encoded
+from relay.publication import Copy, Refused, Stamp
 
 
 class BrokerOutage(Exception):
@@ -15,8 +16,11 @@ class BrokerOutage(Exception):
 
 
 class Publisher(Protocol):
-    def publish(self, batch: Sequence[Encoded]) -> None:
-        """Raises BrokerOutage unless every message was accepted."""
+    keeps_order: bool
+    """Messages of one batch for one queue all go, or none: several of one ordering key may share a batch."""
+
+    def publish(self, copies: Sequence[Copy], stamp: Stamp) -> Sequence[Refused]:
+        """Every message that is not named in the answer was accepted. Raises BrokerOutage when that is not known."""
 
     def ping(self) -> None:
         """Raises BrokerOutage unless the broker answers."""

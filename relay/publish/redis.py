@@ -7,7 +7,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from outbox.errors import ConfigurationError
-from relay.encode import Encoded
+from relay.encode import Encoded, Encoder
+from relay.publication import Copy, Refusal, Refused, Stamp
 from relay.publish import BrokerOutage
 
 # Commands over about 1 MB fall off a cliff (measured: 834k/s at 500 messages, 243k/s at 5000).
@@ -15,8 +16,17 @@ _MOST_MESSAGES = 500
 _MOST_BYTES = 1_000_000
 
 
+# Redis answers these for one list only; every other error is the server's and says nothing about a message.
+_ONE_LIST = ("WRONGTYPE", "NOPERM")
+
+
 class RedisPublisher:
-    def __init__(self, url: str, timeout: float) -> None:
+    """All messages of one batch for one queue go in order, or none of them."""
+
+    keeps_order = True
+
+    def __init__(self, url: str, timeout: float, encoder: Encoder) -> None:
+        self._encoder = encoder
         # kombu accepts valkey:// as another name of redis://; redis-py does not.
         plain = url.replace("valkeys://", "rediss://", 1).replace("valkey://", "redis://", 1)
         try:
@@ -35,14 +45,32 @@ class RedisPublisher:
                 " special characters percent-encoded"
             ) from None
 
-    def publish(self, batch: Sequence[Encoded]) -> None:
+    def publish(self, copies: Sequence[Copy], stamp: Stamp) -> Sequence[Refused]:
+        batch = [self._encoder.encode(row, stamp, number, tries) for row, number, tries in copies]
+        commands = list(chunks(batch))
         try:
-            with self._client.pipeline(transaction=False) as pipeline:
-                for destination, payloads in chunks(batch):
+            # One command is atomic by itself; several are made so, or the second could go where the first did not.
+            with self._client.pipeline(transaction=len(commands) > 1) as pipeline:
+                for destination, payloads in commands:
                     pipeline.lpush(destination, *payloads)
-                pipeline.execute()
+                answers = pipeline.execute(raise_on_error=False)
         except redis.RedisError as error:
             raise self._outage(error) from error
+        return self._refused(commands, answers)
+
+    def _refused(self, commands: Sequence[tuple[str, list[bytes]]], answers: Sequence[object]) -> list[Refused]:
+        refused: list[Refused] = []
+        start = 0
+        for (destination, payloads), answer in zip(commands, answers, strict=True):
+            if isinstance(answer, redis.RedisError):
+                if not str(answer).upper().startswith(_ONE_LIST) and not isinstance(
+                    answer, redis.exceptions.NoPermissionError
+                ):
+                    raise self._outage(answer) from answer
+                why = f"Redis refuses to push to {destination!a}: {answer}"
+                refused += [Refused(start + offset, Refusal.QUEUE, why) for offset in range(len(payloads))]
+            start += len(payloads)
+        return refused
 
     def ping(self) -> None:
         try:

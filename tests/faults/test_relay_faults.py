@@ -10,7 +10,7 @@ import redis
 
 from outbox import Message
 from relay.embedded import Process, wait_until
-from relay.queries import status_queries_for
+from relay.queries.status import status_queries_for
 from tests.support import ledger
 from tests.support.processes import Programs, wait_for_line
 from tests.support.writers import Writer

@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 
-from relay.queries import status_queries_for
+from relay.queries.status import status_queries_for
 from relay.window import Page
 from tests.plans.conftest import EACH, PAGE, TRANSACTIONS, Log
 from tests.plans.explained import Explained, explained

@@ -5,7 +5,8 @@ import pytest
 from psycopg._queries import PostgresQuery
 from psycopg.adapt import Transformer
 
-from relay.queries import Queries, StatusQueries, queries_for, status_queries_for
+from relay.queries import Queries, queries_for
+from relay.queries.status import StatusQueries, status_queries_for
 from relay.window import Row
 
 # Every statement that changes something hangs on the leader row; these are the reasoned exceptions.

@@ -1,0 +1,90 @@
+"""Windows of the log: open, page, advance, close."""
+
+from typing import LiteralString
+
+# Rows of the log between snapshots {prev} and {next}: fresh ones by range, late committers one by one.
+# A range from prev.xmin instead would read everything written while the oldest transaction was open.
+_ROWS_BETWEEN = """\
+(EXISTS (SELECT FROM {schema}.outbox_message m WHERE NOT m.held AND m.seq > p.base_seq
+    AND m.xid >= pg_snapshot_xmax({prev}) AND m.xid < pg_snapshot_xmax({next})
+    AND pg_visible_in_snapshot(m.xid, {next}))
+ OR EXISTS (SELECT FROM pg_snapshot_xip({prev}) x JOIN {schema}.outbox_message m
+    ON m.xid = x AND NOT m.held AND m.seq > p.base_seq WHERE pg_visible_in_snapshot(x, {next})))"""
+
+# Counts no further than one page: whether a plan is needed is all we want to know.
+_COUNT_BETWEEN = """\
+(SELECT count(*) FROM (
+    (SELECT FROM {schema}.outbox_message m WHERE NOT m.held AND m.seq > p.last_seq
+        AND m.xid >= pg_snapshot_xmax(p.prev) AND m.xid < pg_snapshot_xmax(p.next)
+        AND pg_visible_in_snapshot(m.xid, p.next)
+     LIMIT %(page)s + 1)
+    UNION ALL
+    (SELECT FROM pg_snapshot_xip(p.prev) x JOIN {schema}.outbox_message m
+        ON m.xid = x AND NOT m.held AND m.seq > p.last_seq WHERE pg_visible_in_snapshot(x, p.next) LIMIT %(page)s + 1)
+) counted)"""
+
+_POSITION = (
+    "p.ctid::text, p.window_no, p.prev::text, p.next::text, p.last_seq, "
+    "CASE WHEN p.next IS NULL THEN 0 ELSE " + _COUNT_BETWEEN + " END, clock_timestamp()"
+)
+
+# Commits asynchronously without a second round trip: the setting is local to this statement's transaction.
+_ASYNC = "(SELECT set_config('synchronous_commit', 'off', true)) AS async_commit"
+
+_LATE = """\
+ARRAY(SELECT x FROM pg_snapshot_xip(%(prev)s::pg_snapshot) x WHERE pg_visible_in_snapshot(x, %(next)s::pg_snapshot))"""
+
+COLUMNS = (
+    "m.id::text, m.seq, m.task, m.queue, m.priority, m.args::text, m.kwargs::text, m.headers::text,"
+    " encode(m.body_hash, 'hex'), m.ordering_key, m.key_prev::text, m.created_at, m.expires_at"
+)
+
+LOG: dict[str, LiteralString] = {
+    # The position as the term begins: a window left open by the last leader is resumed.
+    "position": f"SELECT {_POSITION} FROM {{schema}}.outbox_leader p WHERE {{fence}}",
+    # Durable before the first publish of the window; without new rows it writes nothing, so it is the poll as well.
+    # high_seq bounds what was ever published, for a later re-base.
+    "open": f"""\
+UPDATE {{schema}}.outbox_leader p SET next = pg_current_snapshot(), last_seq = p.base_seq, window_no = p.window_no + 1,
+    high_seq = (SELECT last_value FROM {{schema}}.outbox_message_seq)
+WHERE {{at}} {{fence}} AND p.next IS NULL
+  AND {_ROWS_BETWEEN.replace("{prev}", "p.prev").replace("{next}", "pg_current_snapshot()")}
+RETURNING {_POSITION}""",
+    # Close and open in one commit: a busy relay pays one durable commit a window instead of two.
+    "turn": f"""\
+UPDATE {{schema}}.outbox_leader p SET prev = p.next, next = pg_current_snapshot(), last_seq = p.base_seq,
+    window_no = p.window_no + 1, high_seq = (SELECT last_value FROM {{schema}}.outbox_message_seq)
+WHERE {{at}} {{fence}} AND p.window_no = %(window_no)s AND p.next IS NOT NULL
+  AND {_ROWS_BETWEEN.replace("{prev}", "p.next").replace("{next}", "pg_current_snapshot()")}
+RETURNING {_POSITION}""",
+    "close": f"""\
+UPDATE {{schema}}.outbox_leader p SET prev = p.next, next = NULL FROM {_ASYNC}
+WHERE {{at}} {{fence}} AND p.window_no = %(window_no)s AND p.next IS NOT NULL
+RETURNING p.ctid::text, clock_timestamp()""",
+    # Only ever after the broker confirmed, and to the page's bound, not to the last row that was seen.
+    "advance": f"""\
+UPDATE {{schema}}.outbox_leader p SET last_seq = %(last_seq)s FROM {_ASYNC}
+WHERE {{at}} {{fence}} AND p.window_no = %(window_no)s AND p.next IS NOT NULL AND p.last_seq <= %(last_seq)s
+RETURNING p.ctid::text, clock_timestamp()""",
+    # One index-only pass over a large window: each page's highest seq and range of fresh transaction ids.
+    "plan": f"""\
+SELECT max(seq), (min(xid) FILTER (WHERE NOT late))::text, (max(xid) FILTER (WHERE NOT late))::text
+FROM (SELECT xid, seq, late, (row_number() OVER (ORDER BY seq) - 1) / %(page)s AS page FROM (
+    SELECT m.xid, m.seq, false AS late FROM {{schema}}.outbox_message m WHERE NOT m.held AND m.seq > %(last_seq)s
+        AND m.xid >= pg_snapshot_xmax(%(prev)s::pg_snapshot) AND m.xid < pg_snapshot_xmax(%(next)s::pg_snapshot)
+        AND pg_visible_in_snapshot(m.xid, %(next)s::pg_snapshot)
+    UNION ALL
+    SELECT m.xid, m.seq, true FROM {{schema}}.outbox_message m WHERE NOT m.held AND m.seq > %(last_seq)s
+        AND m.xid = ANY({_LATE})) rows) numbered
+GROUP BY page ORDER BY page""",
+    # Both branches on the one log index; late and fresh rows merge by seq, neither group may go first.
+    "page": f"""\
+SELECT {COLUMNS} FROM {{schema}}.outbox_message m WHERE NOT m.held
+    AND m.xid >= %(first_xid)s::xid8 AND m.xid <= %(last_xid)s::xid8 AND m.seq > %(low)s AND m.seq <= %(high)s
+    AND m.xid >= pg_snapshot_xmax(%(prev)s::pg_snapshot) AND m.xid < pg_snapshot_xmax(%(next)s::pg_snapshot)
+    AND pg_visible_in_snapshot(m.xid, %(next)s::pg_snapshot)
+UNION ALL
+SELECT {COLUMNS} FROM {{schema}}.outbox_message m WHERE NOT m.held
+    AND m.xid = ANY({_LATE}) AND m.seq > %(low)s AND m.seq <= %(high)s
+ORDER BY 2""",
+}
