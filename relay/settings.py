@@ -26,6 +26,16 @@ VARIABLES: dict[str, str] = {
     "OUTBOX_POLL_SECONDS": "poll_seconds",
     "OUTBOX_DEFAULT_QUEUE": "default_queue",
     "OUTBOX_BROKER_TIMEOUT": "broker_timeout",
+    "OUTBOX_TRANSPORT": "transport",
+    "OUTBOX_APP": "app",
+    "OUTBOX_TASKS": "tasks",
+    "OUTBOX_ORDERING_ON_DEAD": "ordering_on_dead",
+    "OUTBOX_WAKEUP": "wakeup",
+    "OUTBOX_ADOPT": "adopt",
+    "OUTBOX_RETENTION_DAYS": "retention_days",
+    "OUTBOX_HORIZON_DAYS": "horizon_days",
+    "OUTBOX_HTTP": "http",
+    "OUTBOX_LOG_FORMAT": "log_format",
 }
 """Environment variable → setting."""
 
@@ -52,6 +62,25 @@ class RelaySettings:
     """Where messages without a queue go; the same as the workers' task_default_queue."""
     broker_timeout: float = 5.0
     """After this time without an answer the broker counts as down."""
+    transport: str = "auto"
+    """redis, amqp or kombu; auto chooses by the broker URL."""
+    app: str | None = None
+    """`module:attribute` of the Celery application: its routes, queues, default queue and transport options."""
+    tasks: str = ""
+    """Names or patterns (`billing.*`), separated by commas: any other task is refused as a dead letter. Empty: all."""
+    ordering_on_dead: str = "block"
+    """What the later messages of an ordering key do when one of them is dead: block (wait for a decision) or skip."""
+    wakeup: str = "gate"
+    """gate: writers notify a sleeping relay; poll: they never do, which PREPARE TRANSACTION needs."""
+    adopt: str = "ask"
+    """On a database that came from another cluster: ask stops, auto sets the position anew."""
+    retention_days: float = 7.0
+    """How long a finished message is kept."""
+    horizon_days: float = 7.0
+    """How long after its publication a copy may still run; receipts outlive it."""
+    http: str = "127.0.0.1:9464"
+    """Where /metrics, /livez and /readyz are served; empty: nowhere."""
+    log_format: str = "console"
     holder: UUID = field(default_factory=uuid4)
     """Random per process: two relays are never the same holder, whatever they are called."""
 
@@ -63,6 +92,11 @@ class RelaySettings:
         _check_range("batch_size (OUTBOX_BATCH_SIZE)", self.batch_size, 1, 10_000)
         _check_range("poll_seconds (OUTBOX_POLL_SECONDS)", self.poll_seconds, 0.001, 10)
         _check_range("broker_timeout (OUTBOX_BROKER_TIMEOUT)", self.broker_timeout, 0.1, 60)
+        _check_choice("transport (OUTBOX_TRANSPORT)", self.transport, ("auto", "redis", "amqp", "kombu"))
+        _check_choice("ordering_on_dead (OUTBOX_ORDERING_ON_DEAD)", self.ordering_on_dead, ("block", "skip"))
+        _check_choice("wakeup (OUTBOX_WAKEUP)", self.wakeup, ("gate", "poll"))
+        _check_choice("adopt (OUTBOX_ADOPT)", self.adopt, ("ask", "auto"))
+        _check_choice("log_format (OUTBOX_LOG_FORMAT)", self.log_format, ("console", "json"))
         if not QUEUE_NAME.fullmatch(self.default_queue) or self.default_queue.startswith(("unacked", "_kombu")):
             raise ConfigurationError(f"default_queue (OUTBOX_DEFAULT_QUEUE) {self.default_queue!a} is not a queue name")
         if not self.name or not self.name.isprintable() or len(self.name) > 100:
@@ -104,6 +138,8 @@ def _converted(name: str, value: str) -> str | float | int:
         "batch_size": int,
         "poll_seconds": float,
         "broker_timeout": float,
+        "retention_days": float,
+        "horizon_days": float,
     }
     if name not in kinds:
         return value
@@ -117,6 +153,11 @@ def _converted(name: str, value: str) -> str | float | int:
 def _check_range(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise ConfigurationError(f"{name} is {value:g}; it must be between {low:g} and {high:g}")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigurationError(f"{name} is {value!a}; it must be one of {', '.join(choices)}")
 
 
 def _check_broker(url: str) -> None:
