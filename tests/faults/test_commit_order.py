@@ -1,0 +1,181 @@
+"""Commits in every order: what has committed is published, nothing else, per key in commit order, late ones at once."""
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from outbox import Message, Outbox
+from relay.embedded import wait_until
+from tests.support import ledger
+from tests.support.arrivals import Arrivals, settle
+from tests.support.interleaving import LEVELS, Interleaving, kinds, schedule
+from tests.support.processes import Programs, wait_for_line
+from tests.support.writers import Writer, load
+
+# poll: a transaction that has notified cannot be prepared.
+POLL = {"OUTBOX_WAKEUP": "poll", "OUTBOX_HTTP": "", "OUTBOX_BATCH_SIZE": "20"}
+SHORT, LONG = range(8), range(1000, 1220)
+ALL_KINDS = {
+    *LEVELS,
+    *("add", "batch", "copy", "kept savepoint", "undone savepoint"),
+    *("commit", "rollback", "prepare", "prepare and roll back"),
+    *("0 keys", "1 keys", "2 keys"),
+}
+PUBLISHED_WITHIN = 1.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    database: str
+    broker_url: str
+    interleaving: Interleaving
+
+
+@pytest.fixture
+def stage(programs: Programs, database: str, broker_url: str) -> Iterator[Stage]:
+    ledger.create(database)
+    relay = programs.relay(database, broker_url, env=POLL)
+    wait_for_line(relay, "leadership_gained")
+    made = Interleaving(database)
+    try:
+        yield Stage(database, broker_url, made)
+    finally:
+        made.close()
+
+
+def play(stage: Stage, seed: int) -> set[str]:
+    """One seed with a queue and a ledger of its own. Returns what was rolled back."""
+    queue = f"seed-{seed}"
+    with psycopg.connect(stage.database, autocommit=True) as connection:
+        connection.execute("TRUNCATE ledger_intent")
+        connection.execute("UPDATE ledger_counter SET position = 0")
+    with Arrivals(stage.broker_url, queue) as arrivals, arrivals.watching():
+        outcome = stage.interleaving.run(schedule(seed), queue)
+        verdict = settle(stage.database, arrivals)
+        assert verdict.written == len(outcome.committed), f"seed {seed}: the ledger and the writers agree"
+        assert not outcome.rolled_back & arrivals.look(), f"seed {seed}"
+        slowest = max(arrivals.seen[name] - at for name, at in outcome.committed.items())
+        assert slowest <= PUBLISHED_WITHIN, f"seed {seed}: published {slowest:.2f} s after its commit"
+    return outcome.rolled_back
+
+
+def play_all(stage: Stage, seeds: Sequence[int]) -> None:
+    assert kinds([schedule(seed) for seed in seeds]) == ALL_KINDS
+    rolled_back = set[str]()
+    for seed in seeds:
+        rolled_back |= play(stage, seed)
+    assert rolled_back
+    for seed in seeds:  # a phantom may come late
+        with Arrivals(stage.broker_url, f"seed-{seed}") as arrivals:
+            assert not rolled_back & arrivals.look()
+
+
+def test_the_same_seed_decides_the_same() -> None:
+    assert schedule(7) == schedule(7)
+    assert schedule(7) != schedule(8)
+    assert len(schedule(7)) >= 6
+
+
+def test_order_and_no_loss_in_random_commit_order(stage: Stage) -> None:
+    play_all(stage, SHORT)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_order_and_no_loss_in_many_random_commit_orders(stage: Stage) -> None:
+    play_all(stage, LONG)
+
+
+def add(connection: psycopg.Connection[Any], count: int = 1) -> list[str]:
+    """Messages with their intents, in the connection's transaction."""
+    added = [Outbox().add(connection, Message("a.task")).id for _ in range(count)]
+    for name in added:
+        ledger.intend(connection, name)
+    return [str(name) for name in added]
+
+
+@contextmanager
+def prepared(connection: psycopg.Connection[Any]) -> Iterator[str]:
+    """A transaction with one message, prepared here and committed when the block is left; gives the message."""
+    gid = sql.Literal(uuid.uuid4().hex)
+    connection.execute("BEGIN")
+    (name,) = add(connection)
+    connection.execute(sql.SQL("PREPARE TRANSACTION {}").format(gid))
+    yield name
+    connection.execute(sql.SQL("COMMIT PREPARED {}").format(gid))
+
+
+def test_a_prepared_transaction_is_published_once_it_has_committed(
+    programs: Programs, database: str, broker_url: str
+) -> None:
+    ledger.create(database)
+    programs.relay(database, broker_url, env=POLL)
+    with psycopg.connect(database, autocommit=True) as connection, Arrivals(broker_url) as arrivals:
+        with prepared(connection) as waiting:
+            with connection.transaction():
+                later = add(connection)
+            arrivals.wait_for(later)
+            assert waiting not in arrivals.look(), "prepared is not committed"
+        arrivals.wait_for([waiting])
+        settle(database, arrivals)
+
+
+def test_a_transaction_that_would_wake_the_relay_cannot_be_prepared(database: str) -> None:
+    """Why OUTBOX_WAKEUP=poll is there. The refusal is PostgreSQL's, and takes the message with it."""
+    ledger.create(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("SELECT setval('outbox_wake', 2)")  # asleep, as OUTBOX_WAKEUP=gate leaves it when idle
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="NOTIFY"), prepared(connection):
+            pass
+        assert connection.execute("SELECT count(*) FROM outbox_message").fetchone() == (0,)
+
+
+def hold_back(programs: Programs, database: str, broker_url: str, seconds: float) -> None:
+    """The lowest transaction id and seq of all, committed last."""
+    ledger.create(database)
+    programs.relay(database, broker_url, env={"OUTBOX_HTTP": ""})
+    writer = Writer(database)
+    with psycopg.connect(database) as held, Arrivals(broker_url) as arrivals, arrivals.watching():
+        late = add(held, 3)
+        with writer.writing():
+            arrivals.wait_for_more(50)
+            stop = time.monotonic() + seconds
+            wait_until(lambda: time.monotonic() >= stop, seconds + 1, "the transaction to be old")
+            assert not set(late) & arrivals.look()
+            held.commit()
+            committed = time.monotonic()
+            arrivals.wait_for(late)
+        writer.close()
+        assert max(arrivals.seen[name] for name in late) - committed <= PUBLISHED_WITHIN
+        settle(database, arrivals)
+
+
+def test_no_loss_of_a_late_commit(programs: Programs, database: str, broker_url: str) -> None:
+    hold_back(programs, database, broker_url, 1)
+
+
+@pytest.mark.chaos
+def test_no_loss_of_a_very_late_commit(programs: Programs, database: str, broker_url: str) -> None:
+    hold_back(programs, database, broker_url, 30)
+
+
+def test_everything_flows_under_an_open_snapshot(programs: Programs, database: str, broker_url: str) -> None:
+    """A report that runs for hours holds back vacuum, not the relay; nor does a transaction that also has written."""
+    ledger.create(database)
+    with psycopg.connect(database) as report, Arrivals(broker_url) as arrivals:
+        report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        report.execute("SELECT count(*), pg_current_xact_id() FROM outbox_message")
+        own = add(report)
+        programs.relay(database, broker_url, env={"OUTBOX_HTTP": ""})
+        load(database, 50_000)
+        wait_until(lambda: len(arrivals.look()) >= 50_000, 30, "50000 messages under an open snapshot")
+        assert not set(own) & arrivals.look()
+        report.commit()
+        settle(database, arrivals)
