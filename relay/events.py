@@ -4,8 +4,13 @@ Events fire after the write they speak of has landed. An observer must not block
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from relay.tally import Tally
+
+NOT_LOGGED = {"logged": False}
+"""Metadata of a field that is for counting only: too long for a line of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,13 @@ class LeadershipReleased:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseRenewed:
+    epoch: int
+    seconds: float
+    """How long the renewal took."""
+
+
+@dataclass(frozen=True, slots=True)
 class WindowOpened:
     number: int
     resumed: bool
@@ -48,6 +60,8 @@ class PagePublished:
 
     messages: int
     seconds: float
+    tally: Tally | None = field(default=None, metadata=NOT_LOGGED)
+    """How many went to which queue, and how long they had waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,35 @@ class BrokerRecovered:
 @dataclass(frozen=True, slots=True)
 class DatabaseUnavailable:
     error: str
+    role: str = ""
+    """Which of the relay's connections: work or lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseConnected:
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetriesPlanned:
+    """Consumers asked for these again, after a failure or because they came too early."""
+
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOpened:
+    """/metrics, /livez and /readyz are served here."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointUnavailable:
+    """The address nobody asked for is taken: the relay does without."""
+
+    address: str
+    error: str
 
 
 Event: TypeAlias = (
@@ -84,6 +127,7 @@ Event: TypeAlias = (
     | LeadershipGained
     | LeadershipLost
     | LeadershipReleased
+    | LeaseRenewed
     | WindowOpened
     | PageRead
     | PagePublished
@@ -92,9 +136,23 @@ Event: TypeAlias = (
     | BrokerUnavailable
     | BrokerRecovered
     | DatabaseUnavailable
+    | DatabaseConnected
+    | RetriesPlanned
+    | EndpointOpened
+    | EndpointUnavailable
 )
 Observer: TypeAlias = Callable[[Event], None]
 
 
 def ignore(_: Event) -> None:
     """The observer of those who do not care."""
+
+
+def observers(*many: Observer) -> Observer:
+    """One observer that tells many, in this order."""
+
+    def tell(event: Event) -> None:
+        for observer in many:
+            observer(event)
+
+    return tell

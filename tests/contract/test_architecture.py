@@ -17,7 +17,7 @@ FOREIGN_FOLDERS = {"tests", "benchmarks", "migrations", "examples"}
 PURE = frozenset(
     "outbox.added outbox.codec outbox.envelope outbox.errors outbox.fingerprint outbox.ids outbox.keys outbox.message"
     " outbox.request outbox.schedule outbox.signature outbox.state outbox.statements"
-    " relay.encode relay.events relay.lease relay.publication relay.window"
+    " relay.encode relay.events relay.health relay.lease relay.publication relay.tally relay.window"
     " consumers.delivery consumers.outcome consumers.statements".split()
 )
 PURE_LIBRARY = frozenset(
