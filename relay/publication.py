@@ -14,8 +14,6 @@ class Copy(NamedTuple):
     row: Row
     publication: int = 0
     attempt: int = 0
-    consumed: bool = True
-    """A registered consumer judges its expiry by the database clock; a plain Celery task is given Celery's `expires`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class RedisPublisher:
             ) from None
 
     def publish(self, copies: Sequence[Copy], stamp: Stamp) -> Sequence[Refused]:
-        batch = [self._encoder.encode(row, stamp, number, tries) for row, number, tries, *_ in copies]
+        batch = [self._encoder.encode(row, stamp, number, tries) for row, number, tries in copies]
         commands = list(chunks(batch))
         try:
             # One command is atomic by itself; several are made so, or the second could go where the first did not.
