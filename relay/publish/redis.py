@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from outbox.errors import ConfigurationError
 from relay.encode import Encoded, Encoder
 from relay.publication import Copy, Refusal, Refused, Stamp
 from relay.publish import BrokerOutage
+from relay.publish.redis_client import RedisOptions, make_client
+from relay.routing import Undeliverable
 
 # Commands over about 1 MB fall off a cliff (measured: 834k/s at 500 messages, 243k/s at 5000).
 _MOST_MESSAGES = 500
@@ -25,56 +25,70 @@ class RedisPublisher:
 
     keeps_order = True
 
-    def __init__(self, url: str, timeout: float, encoder: Encoder) -> None:
+    def __init__(self, url: str, timeout: float, encoder: Encoder, options: RedisOptions | None = None) -> None:
+        options = options or RedisOptions()
         self._encoder = encoder
-        # kombu accepts valkey:// as another name of redis://; redis-py does not.
-        plain = url.replace("valkeys://", "rediss://", 1).replace("valkey://", "redis://", 1)
-        try:
-            self._client = redis.Redis.from_url(
-                plain,
-                socket_timeout=timeout,
-                socket_connect_timeout=timeout,
-                socket_keepalive=True,
-                # Retries belong to the relay: it must know that a batch may have arrived twice.
-                retry=Retry(NoBackoff(), 0),
-            )
-        except ValueError:
-            # redis-py quotes the part it could not read, which may be the password.
-            raise ConfigurationError(
-                "OUTBOX_BROKER_URL is malformed; the form is redis://user:password@host:6379/0,"
-                " special characters percent-encoded"
-            ) from None
+        self._prefix = options.key_prefix
+        self._client = make_client(url, timeout, options)
 
     def publish(self, copies: Sequence[Copy], stamp: Stamp) -> Sequence[Refused]:
-        batch = [self._encoder.encode(row, stamp, number, tries) for row, number, tries in copies]
+        try:
+            batch, refused = self._encoder.encode(copies, stamp), list[Refused]()
+            places: Sequence[int] = range(len(copies))
+        except Undeliverable:
+            batch, places, refused = self._encode_each(copies, stamp)
         commands = list(chunks(batch))
         try:
             # One command is atomic by itself; several are made so, or the second could go where the first did not.
             with self._client.pipeline(transaction=len(commands) > 1) as pipeline:
                 for destination, payloads in commands:
-                    pipeline.lpush(destination, *payloads)
+                    pipeline.lpush(self._prefix + destination, *payloads)
                 answers = pipeline.execute(raise_on_error=False)
         except redis.RedisError as error:
             raise self._outage(error) from error
-        return self._refused(commands, answers)
+        for at, why in self._refused(commands, answers):
+            refused.append(Refused(places[at], Refusal.QUEUE, why))
+        return refused
 
-    def _refused(self, commands: Sequence[tuple[str, list[bytes]]], answers: Sequence[object]) -> list[Refused]:
+    def _encode_each(self, copies: Sequence[Copy], stamp: Stamp) -> tuple[list[Encoded], Sequence[int], list[Refused]]:
+        """For a batch in which some may not go: which ones is not worth asking for the others."""
+        batch: list[Encoded] = []
+        places: list[int] = []
         refused: list[Refused] = []
+        for place, copy in enumerate(copies):
+            try:
+                batch += self._encoder.encode([copy], stamp)
+                places.append(place)
+            except Undeliverable as error:
+                refused.append(Refused(place, error.refusal, error.why))
+        return batch, places, refused
+
+    def _refused(
+        self, commands: Sequence[tuple[str, list[bytes]]], answers: Sequence[object]
+    ) -> Iterator[tuple[int, str]]:
         start = 0
         for (destination, payloads), answer in zip(commands, answers, strict=True):
             if isinstance(answer, redis.RedisError):
                 if not _of_one_list(answer):
                     raise self._outage(answer) from answer
                 why = f"Redis refuses to push to {destination!a}: {answer}"
-                refused += [Refused(start + offset, Refusal.QUEUE, why) for offset in range(len(payloads))]
+                yield from ((start + offset, why) for offset in range(len(payloads)))
             start += len(payloads)
-        return refused
 
     def ping(self) -> None:
         try:
             self._client.ping()
+            self._refuse_cluster()
         except redis.RedisError as error:
             raise self._outage(error) from error
+
+    def _refuse_cluster(self) -> None:
+        try:
+            found = self._client.info("cluster").get("cluster_enabled")
+        except redis.exceptions.NoPermissionError:
+            return
+        if found:
+            raise ConfigurationError("the broker is a Redis Cluster, which kombu's queues cannot live in")
 
     def _outage(self, error: redis.RedisError) -> BrokerOutage:
         # After a failover the old connection may still lead to the demoted server, which answers and refuses to write.
