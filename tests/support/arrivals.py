@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import psycopg
 import redis
@@ -40,11 +40,15 @@ class Verdict:
 
 
 class Arrivals:
-    """The list of one queue, read on from where it was read last."""
+    """The list of one queue, read on from where it was read last.
 
-    def __init__(self, broker_url: str, queue: str = "celery") -> None:
+    With `take` it is emptied meanwhile, for more messages than a small broker holds.
+    """
+
+    def __init__(self, broker_url: str, queue: str = "celery", *, take: bool = False) -> None:
         self._client = redis.Redis.from_url(broker_url, socket_timeout=2, socket_connect_timeout=2)
         self._queue = queue
+        self._take = take
         self._lock = threading.Lock()
         self.copies: list[str] = []
         """Ids in the order of their arrival."""
@@ -60,17 +64,23 @@ class Arrivals:
     def look(self) -> set[str]:
         """All that have arrived. A broker that does not answer tells nothing new."""
         with self._lock:
-            try:
-                # New ones are pushed on the left: everything but the right end that is known already.
-                fresh = self._client.lrange(self._queue, 0, -len(self.copies) - 1)
-            except redis.RedisError:
-                fresh = []
+            fresh = self._fresh()
             now = time.monotonic()
-            for payload in reversed(fresh):
+            for payload in fresh:
                 name = json.loads(payload)["headers"]["id"]
                 self.copies.append(name)
                 self.seen.setdefault(name, now)
             return set(self.seen)
+
+    def _fresh(self) -> list[Any]:
+        try:
+            if self._take:
+                taken: Any = self._client.rpop(self._queue, 20_000)
+                return list(taken or ())
+            # New ones are pushed on the left: everything but the right end that is known already.
+            return self._client.lrange(self._queue, 0, -len(self.copies) - 1)[::-1]
+        except redis.RedisError:
+            return []
 
     def wait_for(self, wanted: Iterable[str], deadline: float = 15.0) -> None:
         """Wait until each of them has arrived."""

@@ -133,7 +133,7 @@ class Interleaving:
         raise AssertionError(f"{_TRIES} failures to serialize in a row: {plan}")
 
     def _try(self, connection: Connection, plan: Transaction, queue: str) -> tuple[list[str], float | None]:
-        connection.execute(sql.SQL("BEGIN ISOLATION LEVEL {}").format(sql.SQL(plan.level)))  # type: ignore[arg-type]
+        connection.execute(sql.SQL("BEGIN ISOLATION LEVEL {}").format(sql.SQL(plan.level)))
         if plan.asynchronous:
             connection.execute("SET LOCAL synchronous_commit = off")
         if plan.xid_first:

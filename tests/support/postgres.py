@@ -3,9 +3,15 @@
 import itertools
 import os
 import secrets
+import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -82,6 +88,61 @@ def postgres_of(major: int) -> PostgresBinaries:
     if found is None:
         missing(f"PostgreSQL {major}", f"the one unpacked below {root} does not run here; install postgresql-{major}")
     return found
+
+
+def fill_disk(cluster: Postgres, most: int) -> None:
+    """No file of this cluster can grow beyond `most` bytes, as on a full disk; ends with `empty_disk` or a restart.
+
+    PostgreSQL ignores SIGXFSZ on purpose: a write past the limit fails like one for which there is no space.
+    """
+    _limit_files(cluster, most)
+
+
+def empty_disk(cluster: Postgres) -> None:
+    """Space again, for everything that runs."""
+    _limit_files(cluster, None)
+
+
+def _limit_files(cluster: Postgres, most: int | None) -> None:
+    """By the account of the server: nobody else, in a container not even root, may change its limits."""
+    account = cluster.account
+    who: dict[str, Any] = {} if account is None else {"user": account.uid, "group": account.gid, "extra_groups": []}
+    program = shutil.which("prlimit")
+    assert program is not None, "prlimit is missing: install util-linux"
+    for pid in (cluster.process.pid, *cluster.process.children()):
+        limit = f"--fsize={'unlimited' if most is None else most}:"
+        done = subprocess.run([program, "--pid", str(pid), limit], **who, capture_output=True, cwd="/", check=False)
+        assert done.returncode == 0 or not Path(f"/proc/{pid}").exists(), done.stderr.decode()
+
+
+def keep_commits_in_memory(cluster: Postgres) -> None:
+    """From here to the next start nobody flushes the log but commits that ask for it: a crash takes the others."""
+    with psycopg.connect(cluster.url(), autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+        connection.execute("SELECT pg_reload_conf()")
+        found = connection.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'").fetchall()
+    for (pid,) in found:
+        os.kill(pid, signal.SIGSTOP)
+
+
+@contextmanager
+def role(url: str) -> Iterator[str]:
+    """The name of a role that may do what the owner may without being a superuser, whom no limit holds."""
+    name = f"outbox_{secrets.token_hex(4)}"
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(name)))
+        admin.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(admin.info.user), sql.Identifier(name)))
+        try:
+            yield name
+        finally:
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name])
+            admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+def url_of(role: str, url: str) -> str:
+    """The same database as somebody else."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{role}@{parts.netloc.rpartition('@')[2]}"))
 
 
 def _name_in(url: str) -> str:
