@@ -83,6 +83,7 @@ def _message(metadata: sa.MetaData, schema: str | None) -> sa.Table:
         optional("expires_at", timestamptz()),
         primary_key(name, "id"),
         sa.Index("outbox_message_log", "xid", "seq", postgresql_where=sa.text("NOT held")),
+        sa.Index("outbox_message_held", "xid", "seq", postgresql_where=sa.text("held")),
         sa.Index("outbox_message_batch", "batch_id", postgresql_where=sa.text("batch_id IS NOT NULL")),
         schema=schema,
         comment="one message a row, inserted by the application and never updated",

@@ -1,8 +1,8 @@
 """Reconcile: what was published long enough ago and has no receipt is planned again, with the same id.
 
 Once a second of publishing the leader notes how far the log is with the broker (`outbox_window`). The log is swept
-once, in that order, up to the newest note older than a receipt timeout; then those notes go. Notes are rows, not
-memory: leaders may come and go faster than the timeout.
+once, in that order, up to the newest note older than a receipt timeout. Notes are rows, not memory: leaders may come
+and go faster than the timeout. They go with the messages they speak of (prune).
 
 This is the plain form: it asks the receipts only. It does not ask the broker whether the message is still waiting
 there, so a long queue gets copies it did not need; consumers absorb them.
@@ -60,8 +60,8 @@ class Reconcile:
         ripe = self._connection.execute(self._queries.ripe, {}).fetchone()
         if ripe is None:
             return
-        number, snapshot, age = ripe
-        parameters = self._fence | {"window_no": number, "upto": snapshot, "age": age}
+        _, snapshot, age = ripe
+        parameters = self._fence | {"upto": snapshot, "age": age}
         row = self._connection.execute(self._queries.sweep, parameters).fetchone()
         if row is None:
             raise LeaseLost
