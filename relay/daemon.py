@@ -2,32 +2,27 @@
 
 import threading
 import time
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 import psycopg
 
-from outbox.errors import Unreachable
-from relay.cycle import Cycle
-from relay.database import Database, connect, first_line, identify, shown_url
-from relay.due import Due
-from relay.encode import Encoder
+from outbox.errors import OutboxError, Unreachable
+from relay.bell import Bell
+from relay.database import connect, first_line, identify, shown_url
 from relay.events import BrokerUnavailable, DatabaseUnavailable, Event, Observer, PagePublished, RelayStarted, ignore
 from relay.lead import Leadership
 from relay.lease import LeaseLost, Term
+from relay.outage import Outage
 from relay.publish import BrokerOutage, Publisher
-from relay.publish.redis import RedisPublisher
-from relay.publishing import Publishing
+from relay.publish.choice import make_publisher
 from relay.queries import queries_for
-from relay.read import Log
-from relay.reconcile import Reconcile
 from relay.registry import Registration
+from relay.routing import Routing
 from relay.settings import RelaySettings
 from relay.signals import on_signals
+from relay.work import Surroundings, Work
 
-# An idle log is looked at ever less often, up to settings.poll_seconds; the first message makes it quick again.
-_POLL_GROWTH = 1.5
-_POLL_FIRST = 0.01
-_DUE_SECONDS = 0.2
 _RECONNECT_SECONDS = 0.2
 
 
@@ -41,24 +36,36 @@ class Relay:
         self._queries = queries_for(settings.schema)
         self._registration = Registration(settings, self._queries, installed_version())
         self._leadership = Leadership(settings, self._queries, self._registration, self._observe)
-        self._encoder = Encoder(settings.default_queue)
+        self._outage = Outage("work", self._observe)
+        self._bell = Bell()
+        self.beat = time.monotonic()
+        """When a loop of this relay last moved, on the monotonic clock."""
 
     def stop(self) -> None:
         self._stop.set()
+        self._bell.ring()
 
     def stop_on_signals(self) -> None:
         """SIGTERM and SIGINT drain and hand over. Call it from the main thread, before `run`."""
         on_signals(self.stop)
 
-    def run(self) -> None:
-        publisher = RedisPublisher(self._settings.broker_url, self._settings.broker_timeout, self._encoder)
+    def run(self, *, once: bool = False) -> None:
+        """`once`: publish what is committed and due, then hand over and return."""
+        publisher, routing = make_publisher(self._settings)
+        around = self._surroundings(publisher, routing)
         self._report_start(publisher)
         self._leadership.start()
         try:
+            patience = time.monotonic() + 3 * self._settings.lease_ttl
             while not self._stop.is_set():
+                self._moved()
                 term = self._leadership.wait_for_term(timeout=0.2)
                 if term is not None:
-                    self._serve(term, publisher)
+                    self._serve(term, around, once)
+                elif self._registration.probe_due():
+                    self._probe(publisher)
+                if once and term is None and time.monotonic() > patience:
+                    raise OutboxError("another relay leads this outbox and publishes; --once has nothing to do")
         finally:
             self._leadership.stop()
             publisher.close()
@@ -75,48 +82,46 @@ class Relay:
         database, broker = shown_url(self._settings.database_url), shown_url(self._settings.broker_url)
         self._observe(RelayStarted(database, broker, answers))
 
-    def _serve(self, term: Term, publisher: Publisher) -> None:
+    def _probe(self, publisher: Publisher) -> None:
+        """A standby asks the broker now and then, so that others know whether it would be of use as a leader."""
+        try:
+            publisher.ping()
+            self._registration.broker_answered()
+        except BrokerOutage as error:
+            self._registration.broker_failed(str(error))
+
+    def _serve(self, term: Term, around: Surroundings, once: bool) -> None:
         """One term. A snapshot held in memory dies with its connection, so a broken connection ends the term."""
         try:
-            with connect(self._settings.database_url, self._settings.lease_ttl, "work") as connection:
+            holds = partial(self._leadership.holds, term)
+            with connect(self._settings.database_url, self._settings.lease_ttl, "work", wanted=holds) as connection:
                 identify(connection, self._queries)
-                self._work(term, connection, publisher)
+                self._outage.over()
+                Work(around, term, connection).run(once=once)
+                self._stop.set()  # the loop ends only when it is told to, or when nothing is left to do
         except LeaseLost:
             self._leave(term)
         except (psycopg.Error, Unreachable) as error:
-            self._observe(DatabaseUnavailable(first_line(error)))
+            self._outage.failed(first_line(error))
             self._leadership.end(term, "the work connection broke")
             # Without a pause a database that refuses this connection but serves the lease's would spin the epoch.
             self._stop.wait(_RECONNECT_SECONDS)
 
-    def _work(self, term: Term, connection: Database, publisher: Publisher) -> None:
-        publishing = Publishing(
-            publisher,
-            term,
-            relay=self._settings.name,
+    def _surroundings(self, publisher: Publisher, routing: Routing) -> Surroundings:
+        return Surroundings(
+            settings=self._settings,
+            queries=self._queries,
+            publisher=publisher,
+            queue_for=routing.queue_for,
             holds=self._leadership.holds,
             stop=self._stop,
+            bell=self._bell,
             observer=self._observe,
+            moved=self._moved,
         )
-        size = self._settings.batch_size
-        log = Log(connection, self._queries, term, size)
-        cycle = Cycle(log, publishing)
-        due = Due(connection, self._queries, log, publishing, size)
-        reconcile = Reconcile(connection, self._queries, log, term, self._observe, relay=self._settings.name)
-        cycle.resume()
-        pause = 0.0
-        look_at_due = 0.0
-        while not self._stop.wait(pause):
-            published = cycle.step()
-            if time.monotonic() >= look_at_due:
-                published += due.step()
-                reconcile.step()
-                look_at_due = time.monotonic() + _DUE_SECONDS
-            pause = 0.0 if published else self._longer(pause)
 
-    def _longer(self, pause: float) -> float:
-        longest = self._settings.poll_seconds
-        return min(longest, pause * _POLL_GROWTH or longest * _POLL_FIRST)
+    def _moved(self) -> None:
+        self.beat = time.monotonic()
 
     def _leave(self, term: Term) -> None:
         # While stopping the term stays, so that the lease thread can release it instead of letting it expire.
@@ -124,10 +129,13 @@ class Relay:
             self._leadership.end(term, "another relay has taken the lease, or it could not be renewed in time")
 
     def _observe(self, event: Event) -> None:
+        self._moved()
         match event:
             case PagePublished():
                 self._registration.broker_answered()
-            case BrokerUnavailable() | DatabaseUnavailable():
+            case BrokerUnavailable():
+                self._registration.broker_failed(event.error)
+            case DatabaseUnavailable():
                 self._registration.failed(event.error)
             case _:
                 pass

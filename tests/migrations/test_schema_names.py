@@ -55,7 +55,9 @@ def test_an_odd_schema_is_migrated_written_and_read(crowded: str, schema: str) -
 
     queries, holder = queries_for(schema), uuid4()
     with psycopg.connect(crowded, autocommit=True) as relay:
-        relay.execute(queries.acquire, {"holder": holder, "ttl": timedelta(seconds=3)})
+        relay.execute(
+            queries.acquire, {"seen": 0, "lock": False, "dead": None, "holder": holder, "ttl": timedelta(seconds=3)}
+        )
         opened = relay.execute(queries.open, {"holder": holder, "epoch": 1, "page": 10}).fetchone()
         assert opened is not None
         page = {"prev": opened[2], "next": opened[3], "low": 0, "high": 2**63 - 1, "first_xid": "0"}

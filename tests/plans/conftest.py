@@ -64,7 +64,9 @@ def log(each_cluster: Cluster) -> Iterator[Log]:
             connection.execute(_RECEIPTS)
             connection.execute("INSERT INTO inbox_consumer (task, receipt_timeout) VALUES (%s, '30 s')", [TASK])
             connection.execute("VACUUM ANALYZE")
-            connection.execute(queries.acquire, {"holder": holder, "ttl": timedelta(hours=1)})
+            connection.execute(
+                queries.acquire, {"seen": 0, "lock": False, "dead": None, "holder": holder, "ttl": timedelta(hours=1)}
+            )
             found = connection.execute("SELECT xid::text::bigint FROM outbox_message GROUP BY 1 ORDER BY min(seq)")
             yield Log(url, tuple(xid for (xid,) in found), holder, queries)
 
