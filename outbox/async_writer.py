@@ -1,6 +1,7 @@
 """`AsyncOutbox`: the methods of `Outbox`, awaited. Their documentation stands there; the body of both is request.py."""
 
 from collections.abc import Collection, Iterable
+from contextlib import nullcontext
 from typing import Any, TypeVar, Unpack, cast
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from outbox.added import Added, AddedBatch
 from outbox.codec import Encoders
 from outbox.envelope import DEFAULT_MAX_PAYLOAD, Rules
 from outbox.message import Addable, Options
+from outbox.metrics import Statement, WriterObserver, watching
 from outbox.request import Request, Requests, as_text
 from outbox.state import BatchProgress, Cancellation, Rejected, State
 from outbox.statements import DEFAULT_SCHEMA
@@ -45,11 +47,17 @@ class AsyncOutbox:
         encoders: Encoders | None = None,
         tasks: Collection[str] | None = None,
         queues: Collection[str] | None = None,
+        observer: WriterObserver | None = None,
     ) -> None:
+        self._observer = observer
         self._requests = Requests(schema, Rules(encoders or {}, max_payload, tasks, queues))
 
     async def add(self, session: AsyncWritable, message: Addable, **options: Unpack[Options]) -> Added:
-        return await _run(session, self._requests.add(message, cast("dict[str, object]", options), trace_headers()))
+        if self._observer is None:
+            return await _run(session, self._requests.add(message, cast("dict[str, object]", options), trace_headers()))
+        with watching(self._observer):
+            request = self._requests.add(message, cast("dict[str, object]", options), trace_headers())
+            return Statement(self._observer, request.contents).answered(await _run(session, request))
 
     async def add_many(
         self,
@@ -59,9 +67,15 @@ class AsyncOutbox:
         chunk_size: int = 500,
         batch_id: UUID | None = None,
     ) -> AddedBatch:
-        batch = self._requests.add_many(messages, chunk_size, batch_id, trace_headers())
-        await _carrier(session)
-        return batch.answer([await _run(session, request) for _, request in batch.chunks])
+        with nullcontext() if self._observer is None else watching(self._observer):
+            batch = self._requests.add_many(messages, chunk_size, batch_id, trace_headers())
+            await _carrier(session)
+            return batch.answer([await self._run(session, request) for _, request in batch.chunks])
+
+    async def _run(self, session: AsyncWritable, request: Request[list[Added]]) -> list[Added]:
+        if self._observer is None:
+            return await _run(session, request)
+        return Statement(self._observer, request.contents).answered(await _run(session, request))
 
     async def cancel(self, session: AsyncWritable, message_id: UUID | str) -> Cancellation:
         return await _run(session, self._requests.cancel(message_id))

@@ -36,6 +36,8 @@ class Request(NamedTuple, Generic[T]):
     answer: Callable[[Rows], T]
     has_rows: bool = True
     """False: nothing to wait for, so inside a psycopg pipeline the statement travels with the next ones."""
+    contents: Sequence[Envelope] = ()
+    """The messages it writes, for an observer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +66,14 @@ class Requests:
     def add(self, given: object, options: Mapping[str, object], trace: Mapping[str, str]) -> Request[Added]:
         envelope = seal(read_message(given, options), self._ids.new(), self._rules, trace)
         if keys.needs_write(envelope.message):
-            return Request(self._statements.write, [_as_json([envelope], None)], lambda rows: _added(rows)[0])
+            told = [_as_json([envelope], None)]
+            return Request(self._statements.write, told, lambda rows: _added(rows)[0], contents=(envelope,))
         columns, values = _columns(envelope)
         statement = self._inserts.get(columns)
         if statement is None:
             statement = self._inserts[columns] = self._statements.add(columns)
         added = Added(envelope.id)
-        return Request(statement, values, lambda _: added, has_rows=False)
+        return Request(statement, values, lambda _: added, has_rows=False, contents=(envelope,))
 
     def add_many(
         self, given: Iterable[object], chunk_size: int, batch_id: UUID | None, trace: Mapping[str, str]
@@ -128,10 +131,12 @@ class Requests:
     def _call(self, places: list[int], envelopes: list[Envelope], batch: UUID) -> Request[list[Added]]:
         chunk = [envelopes[place] for place in places]
         if any(keys.needs_write(envelope.message) for envelope in chunk):
-            return Request(self._statements.write, [_as_json(chunk, batch)], lambda rows: _added(rows, places))
+            told = [_as_json(chunk, batch)]
+            return Request(self._statements.write, told, lambda rows: _added(rows, places), contents=chunk)
         columns, arrays = _arrays([_columns(envelope) for envelope in chunk])
         added = [Added(envelope.id) for envelope in chunk]
-        return Request(self._statements.add_many(columns), [batch, *arrays], lambda _: added, has_rows=False)
+        statement = self._statements.add_many(columns)
+        return Request(statement, [batch, *arrays], lambda _: added, has_rows=False, contents=chunk)
 
 
 _ALWAYS: tuple[str, ...] = ("id", "task", "kwargs", "body_hash")

@@ -1,6 +1,7 @@
 """`Outbox`: write a message through the caller's own transaction. `AsyncOutbox` is the same, awaited."""
 
 from collections.abc import Collection, Iterable
+from contextlib import nullcontext
 from typing import Any, TypeVar, Unpack, cast
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from outbox.added import Added, AddedBatch
 from outbox.codec import Encoders
 from outbox.envelope import DEFAULT_MAX_PAYLOAD, Rules
 from outbox.message import Addable, Options
+from outbox.metrics import Statement, WriterObserver, watching
 from outbox.request import Request, Requests, as_text
 from outbox.state import BatchProgress, Cancellation, Rejected, State
 from outbox.statements import DEFAULT_SCHEMA
@@ -41,14 +43,21 @@ class Outbox:
         encoders: Encoders | None = None,
         tasks: Collection[str] | None = None,
         queues: Collection[str] | None = None,
+        observer: WriterObserver | None = None,
     ) -> None:
         """`encoders` turn types that JSON lacks into ones it has: `{Decimal: str}`. `tasks` and `queues`, if given, are
-        the only names accepted (`"billing.*"` matches all that begin so); `max_payload` is in bytes of JSON."""
+        the only names accepted (`"billing.*"` matches all that begin so); `max_payload` is in bytes of JSON.
+        `observer` counts what is written (outbox/metrics.py)."""
+        self._observer = observer
         self._requests = Requests(schema, Rules(encoders or {}, max_payload, tasks, queues))
 
     def add(self, session: Writable, message: Addable, **options: Unpack[Options]) -> Added:
         """Insert the message in the open transaction of `session`; it exists if and only if that commits."""
-        return run(session, self._requests.add(message, cast("dict[str, object]", options), trace_headers()))
+        if self._observer is None:
+            return run(session, self._requests.add(message, cast("dict[str, object]", options), trace_headers()))
+        with watching(self._observer):
+            request = self._requests.add(message, cast("dict[str, object]", options), trace_headers())
+            return Statement(self._observer, request.contents).answered(run(session, request))
 
     def add_many(
         self,
@@ -59,9 +68,15 @@ class Outbox:
         batch_id: UUID | None = None,
     ) -> AddedBatch:
         """Many messages with one batch id, one round trip a chunk. All are checked before the first is written."""
-        batch = self._requests.add_many(messages, chunk_size, batch_id, trace_headers())
-        sync_carrier(session)  # refused also when there is nothing to write
-        return batch.answer([run(session, request) for _, request in batch.chunks])
+        with nullcontext() if self._observer is None else watching(self._observer):
+            batch = self._requests.add_many(messages, chunk_size, batch_id, trace_headers())
+            sync_carrier(session)  # refused also when there is nothing to write
+            return batch.answer([self._run(session, request) for _, request in batch.chunks])
+
+    def _run(self, session: Writable, request: Request[list[Added]]) -> list[Added]:
+        if self._observer is None:
+            return run(session, request)
+        return Statement(self._observer, request.contents).answered(run(session, request))
 
     def cancel(self, session: Writable, message_id: UUID | str) -> Cancellation:
         """End the message as *cancelled*, unless it runs or has ended. Decided when your transaction commits."""

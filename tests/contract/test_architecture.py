@@ -25,7 +25,7 @@ PURE_LIBRARY = frozenset(
 )
 # The rest of the room touches the world: a connection, a span, a file, or SQLAlchemy's own objects.
 EDGES = frozenset(
-    "outbox outbox.async_writer outbox.migrations outbox.schema outbox.testing outbox.trace outbox.transaction"
+    "outbox outbox.async_writer outbox.metrics outbox.migrations outbox.schema outbox.testing outbox.trace outbox.transaction"
     " outbox.writer".split()
 )
 PURE_EXCEPTIONS = {"outbox.ids": {"os", "threading", "time"}}  # an id is made of the clock and of randomness
