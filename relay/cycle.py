@@ -1,23 +1,24 @@
 """The relay's work during one term: read a page, publish it, advance; again until the term or the process ends.
 
-The order of these three is the whole point. Advance comes only after the broker accepted the page, so a crash between
-the two repeats the page; the other order would lose it. Before each publish the term must still be trusted.
+The order of these three is the whole point. Advance comes only after the broker answered for the page, so a crash
+between the two repeats the page; the other order would lose it. Before each publish the term must still be trusted.
 """
 
+from relay.dispatch import Dispatch
 from relay.events import PageRead, PositionAdvanced, WindowOpened
 from relay.lease import LeaseLost
 from relay.publication import Copy
-from relay.publishing import Publishing
 from relay.read import Log
-from relay.window import Window
+from relay.window import Batch, Window
 
 
 class Cycle:
     """One term's loop over the log."""
 
-    def __init__(self, log: Log, publishing: Publishing) -> None:
+    def __init__(self, log: Log, dispatch: Dispatch) -> None:
         self._log = log
-        self._publishing = publishing
+        self._dispatch = dispatch
+        self._publishing = dispatch.publishing
         self._window: Window | None = None
 
     def resume(self) -> None:
@@ -47,14 +48,23 @@ class Cycle:
         return self._window
 
     def _publish_window(self, window: Window) -> int:
-        published = 0
-        for last_seq, rows, read_at in self._log.batches(window):
-            self._publishing.observer(PageRead(len(rows)))
-            self._publishing.publish([Copy(row) for row in rows], window.number, read_at)
-            self._log.advance(window, last_seq)
-            self._publishing.observer(PositionAdvanced(window.number, last_seq))
-            published += len(rows)
+        done = 0
+        for batch in self._log.batches(window):
+            self._publish_batch(window, batch)
+            done += len(batch.rows)
             if self._publishing.stop.is_set():
                 # The window stays open with its position: whoever leads next resumes after this page.
                 raise LeaseLost
-        return published
+        return done
+
+    def _publish_batch(self, window: Window, batch: Batch) -> None:
+        last_seq, rows, read_at = batch
+        self._publishing.observer(PageRead(len(rows)))
+        copies = [Copy(row) for row in rows]
+        keys = self._log.parked_keys(rows)
+        fates = self._dispatch.send(copies, window.number, read_at, self._log.now(), keys)
+        if fates:
+            self._log.advance_past(window, last_seq, fates)
+        else:
+            self._log.advance(window, last_seq)
+        self._publishing.observer(PositionAdvanced(window.number, last_seq))

@@ -1,27 +1,30 @@
 """Celery task messages as bytes, without parsing a payload. Pure.
 
 The wire format is Celery's protocol 2 inside kombu's Redis envelope: JSON with a base64 body
-`[args, kwargs, embed]`. The JSON text of args and kwargs is copied as the writer stored it; `embed` is constant, so no
-row can smuggle callbacks, chains or chords. Everything that depends only on (task, queue, priority) is rendered once.
+`[args, kwargs, embed]`. PostgreSQL hands over the beginning of the body and the facts of the message as ready text;
+`embed` is constant, so no row can smuggle callbacks, chains or chords. Everything that depends only on (task, queue,
+priority) is rendered once, everything that depends on the batch once a batch; a message is one join of bytes.
 A contract test compares the result with what the installed Celery sends.
 """
 
 import json
 from base64 import b64encode
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from outbox import codec
-from relay.publication import Stamp
+from relay.publication import Copy, Stamp
 from relay.window import Row
 
 _EMBED = b', {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 # kombu reads one list per step and no other: a message in the list of priority 5 would wait for ever.
 _REDIS_STEPS = (0, 3, 6, 9)
 _REDIS_SEPARATOR = "\x06\x16"
+_MOST_TEMPLATES = 10_000  # names come from rows, so their number is not ours to bound
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A message ready for the broker."""
 
     destination: str
@@ -31,16 +34,54 @@ class Encoded:
 class Encoder:
     """Turns rows into bytes; keeps one template a (task, queue, priority)."""
 
-    def __init__(self, default_queue: str) -> None:
-        self._default_queue = default_queue
+    def __init__(self, queue_for: Callable[[str, str | None], str]) -> None:
+        self._queue_for = queue_for
         self._templates: dict[tuple[str, str | None, int | None], _Template] = {}
 
-    def encode(self, row: Row, stamp: Stamp, publication: int = 0, attempt: int = 0) -> Encoded:
+    def encode(self, copies: Sequence[Copy], stamp: Stamp) -> list[Encoded]:
+        """Raises Undeliverable when one of them may not go."""
+        stamped = _stamped(stamp)
+        return [self._render(copy, stamped) for copy in copies]
+
+    def _render(self, copy: Copy, stamped: bytes) -> Encoded:
+        row, publication, attempt = copy[:3]
         key = (row.task, row.queue, row.priority)
         template = self._templates.get(key)
         if template is None:
-            template = self._templates[key] = _template(row.task, row.queue or self._default_queue, row.priority)
-        return Encoded(template.destination, template.render(row, stamp, publication, attempt))
+            template = self._new_template(key)
+        identity = row.id.encode()
+        payload = b"".join(
+            (
+                b'{"body": "',
+                b64encode(row.body + _EMBED),
+                template.before_headers,
+                b"" if row.headers == "{}" else _user_headers(row.headers),
+                template.task,
+                identity,
+                b'", "root_id": "',
+                identity,
+                _expires(row) if row.plain else b'", "expires": null, "outbox": {',
+                stamped,
+                b'"publication": 0, "attempt": 0, '
+                if not publication and not attempt
+                else _counts(publication, attempt),
+                row.facts.encode(),
+                b"" if row.hashed else _hash(row),
+                b'}}, "properties": {"correlation_id": "',
+                identity,
+                b'", "delivery_tag": "',
+                identity if not publication else b"%b.%d" % (identity, publication),
+                template.after_tag,
+            )
+        )
+        return Encoded(template.destination, payload)
+
+    def _new_template(self, key: tuple[str, str | None, int | None]) -> "_Template":
+        if len(self._templates) >= _MOST_TEMPLATES:
+            self._templates.clear()
+        task, queue, priority = key
+        template = self._templates[key] = _template(task, self._queue_for(task, queue), priority)
+        return template
 
 
 def redis_priority(priority: int | None) -> int:
@@ -57,29 +98,15 @@ class _Template:
     task: bytes
     after_tag: bytes
 
-    def render(self, row: Row, stamp: Stamp, publication: int, attempt: int) -> bytes:
-        body = b64encode(b"[%b, %b%b" % (row.args.encode(), row.kwargs.encode(), _EMBED))
-        message_id = row.id.encode("ascii")
-        tag = message_id if publication == 0 else b"%b.%d" % (message_id, publication)
-        return b"".join(
-            (
-                b'{"body": "',
-                body,
-                self.before_headers,
-                _user_headers(row.headers),
-                self.task,
-                message_id,
-                b'", "root_id": "',
-                message_id,
-                b'", "outbox": ',
-                _outbox_header(row, stamp, publication, attempt),
-                b'}, "properties": {"correlation_id": "',
-                message_id,
-                b'", "delivery_tag": "',
-                tag,
-                self.after_tag,
-            )
-        )
+
+def _stamped(stamp: Stamp) -> bytes:
+    fields = {
+        "published_at": stamp.published_at.isoformat(),
+        "epoch": stamp.epoch,
+        "window": stamp.window,
+        "relay": stamp.relay,
+    }
+    return json.dumps(fields)[1:-1].encode("ascii") + b", "
 
 
 def _user_headers(headers: str) -> bytes:
@@ -88,30 +115,24 @@ def _user_headers(headers: str) -> bytes:
     return inside.encode() + b", " if inside else b""
 
 
-def _outbox_header(row: Row, stamp: Stamp, publication: int, attempt: int) -> bytes:
-    fields: dict[str, object] = {
-        "published_at": stamp.published_at.isoformat(),
-        "created_at": row.created_at.isoformat(),
-        "epoch": stamp.epoch,
-        "window": stamp.window,
-        "relay": stamp.relay,
-        "publication": publication,
-        "attempt": attempt,
-        "hash": row.body_hash or _hash(row),
-    }
-    if row.ordering_key is not None:
-        fields |= {"ordering_key": row.ordering_key, "key_prev": row.key_prev}
-    if row.expires_at is not None:
-        fields["expires_at"] = row.expires_at.isoformat()
-    return json.dumps(fields).encode("ascii")
+def _counts(publication: int, attempt: int) -> bytes:
+    return b'"publication": %d, "attempt": %d, ' % (publication, attempt)
 
 
-def _hash(row: Row) -> str | None:
+def _expires(row: Row) -> bytes:
+    """A plain task has nobody but Celery's worker to judge its age."""
+    expires = row.expires_at.isoformat() if row.expires_at else ""
+    return b'", "expires": "%b", "outbox": {' % expires.encode("ascii")
+
+
+def _hash(row: Row) -> bytes:
     """For rows that did not come from our writer: the only payloads that the relay ever parses."""
     try:
-        return codec.body_hash(row.task, json.loads(row.args), json.loads(row.kwargs)).hex()
+        args, kwargs = json.loads(row.body + b"]")
+        found: str | None = codec.body_hash(row.task, args, kwargs).hex()
     except (ValueError, RecursionError):
-        return None  # no worker can decode it either
+        found = None  # no worker can decode it either
+    return b', "hash": %b' % json.dumps(found).encode("ascii")
 
 
 def _template(task: str, queue: str, priority: int | None) -> _Template:
@@ -120,7 +141,6 @@ def _template(task: str, queue: str, priority: int | None) -> _Template:
         "lang": "py",
         "shadow": None,
         "eta": None,
-        "expires": None,
         "group": None,
         "group_index": None,
         "retries": 0,

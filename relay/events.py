@@ -78,6 +78,86 @@ class MissingPlanned:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesParked:
+    """They wait in the database until their queue or key is free: blocked by pause, queue, key or dead."""
+
+    queue: str
+    blocked_by: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesReleased:
+    """Parked messages may go now."""
+
+    queue: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesExpired:
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesDead:
+    """The broker can never take these: dead letters."""
+
+    messages: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueClosed:
+    """The broker refuses messages for this queue; they are parked and it is probed."""
+
+    queue: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOpened:
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class RelayWoken:
+    """By notify, or by timer."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPruned:
+    """Retention has forgotten these."""
+
+    table: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMoved:
+    """This database came from another cluster: nothing is published until somebody adopts it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAdopted:
+    """The position was set anew: these messages are still to be published, those were and are followed up."""
+
+    waiting: int
+    followed_up: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLost:
+    """The database is older than what this relay has seen of it: commits are gone, by a restore or a failover."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerUnavailable:
     error: str
     attempt: int
@@ -90,9 +170,19 @@ class BrokerRecovered:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseUnavailable:
+    """Told at once, then ever more rarely while the same error goes on."""
+
     error: str
     role: str = ""
     """Which of the relay's connections: work or lease."""
+    failures: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PoolerFound:
+    """Sessions are shared here: no lock, no LISTEN, no prepared statements. A dead leader is replaced after its TTL."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +212,25 @@ class EndpointUnavailable:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigurationNoticed:
+    """Allowed, and yet seldom meant."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxFailed:
+    """One of several outboxes is not served; the others are."""
+
+    error: str
+    again_in: float
+
+
 Event: TypeAlias = (
     RelayStarted
+    | ConfigurationNoticed
+    | OutboxFailed
     | LeadershipGained
     | LeadershipLost
     | LeadershipReleased
@@ -133,9 +240,21 @@ Event: TypeAlias = (
     | PagePublished
     | PositionAdvanced
     | MissingPlanned
+    | MessagesParked
+    | MessagesReleased
+    | MessagesExpired
+    | MessagesDead
+    | QueueClosed
+    | QueueOpened
+    | RelayWoken
+    | RowsPruned
+    | ClusterMoved
+    | ClusterAdopted
+    | HistoryLost
     | BrokerUnavailable
     | BrokerRecovered
     | DatabaseUnavailable
+    | PoolerFound
     | DatabaseConnected
     | RetriesPlanned
     | EndpointOpened

@@ -29,8 +29,9 @@ _FIRST = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _QUEUE_LINES = 5_000
 _FLUSH_SECONDS = 1.0
 
-_WARNINGS = frozenset({"broker_unavailable", "database_unavailable", "leadership_lost", "outbox_failed"})
-_NOISE = frozenset({"page_read", "position_advanced", "window_opened"})
+_WARNINGS = frozenset({"cluster_moved", "configuration_noticed", "history_lost", "leadership_lost"})
+_BAD_ENDINGS = ("_unavailable", "_refused", "_failed")
+_NOISE = frozenset({"lease_renewed", "page_published", "page_read", "position_advanced", "relay_woken", "window_opened"})
 
 
 def action_of(kind: type) -> str:
@@ -41,7 +42,7 @@ def action_of(kind: type) -> str:
 def level_of(action: str) -> int:
     if action in _NOISE:
         return logging.DEBUG
-    return logging.WARNING if action in _WARNINGS or action.endswith(("_refused", "_failed")) else logging.INFO
+    return logging.WARNING if action in _WARNINGS or action.endswith(_BAD_ENDINGS) else logging.INFO
 
 
 class EventLog:
@@ -56,7 +57,11 @@ class EventLog:
     def __call__(self, event: Event) -> None:
         action = action_of(type(event))
         level = level_of(action)
-        fields = dataclasses.asdict(event)
+        fields = {
+            field.name: getattr(event, field.name)
+            for field in dataclasses.fields(event)
+            if field.metadata.get("logged", True)
+        }
         if level >= logging.WARNING:
             left_out = self._left_out(action, fields)
             if left_out is None:
@@ -100,7 +105,9 @@ class ConsoleFormatter(logging.Formatter):
         fields: dict[str, object] = getattr(record, "fields", {})
         name = f"{self._name}/{getattr(record, 'outbox', '-')}" if self._several else self._name
         words = [self.formatTime(record, self.datefmt), f"{record.levelname:<7}", name, _one_line(record.getMessage())]
-        return " ".join(words + [f"{name}={_shown(value)}" for name, value in fields.items()])
+        return " ".join(
+            words + [f"{name}={_shown(value)}" for name, value in fields.items() if value not in ("", None)]
+        )
 
 
 class JsonFormatter(logging.Formatter):

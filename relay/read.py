@@ -1,12 +1,17 @@
 """Read the log window by window, and move the position. See window.py for what a window is."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from relay.ahead import read_ahead
+from relay.appetite import Appetite
 from relay.database import Database
 from relay.lease import LeaseLost, Term
+from relay.outcome import Fates
 from relay.queries import Queries
 from relay.window import Batch, Bounds, Page, Row, Window, pages
 
@@ -16,14 +21,25 @@ _END_OF_LOG = 2**63 - 1
 class Log:
     """The log as one term sees it. Every write is fenced by the term's epoch."""
 
-    def __init__(self, connection: Database, queries: Queries, term: Term, page_size: int) -> None:
+    def __init__(
+        self,
+        connection: Database,
+        queries: Queries,
+        term: Term,
+        page_size: int,
+        ahead: Callable[[], AbstractContextManager[Database]] | None = None,
+    ) -> None:
+        """`ahead` makes a second connection: the pages of large windows are read on it while others are published."""
         self._connection = connection
         self._queries = queries
         self._fence: dict[str, Any] = {"epoch": term.epoch, "holder": term.holder}
         self._page_size = page_size
+        self.appetite = Appetite(page_size)
+        self._ahead = ahead
         self._ctid: str | None = None
         self._clock = (datetime.max.replace(tzinfo=UTC), 0.0)
         self.window_number = 0
+        self._resumed = 0
         self.published = ""
         """The snapshot up to which everything is with the broker."""
 
@@ -37,7 +53,9 @@ class Log:
         row = self._connection.execute(self._queries.position, self._fence | {"page": self._page_size}).fetchone()
         if row is None:
             raise LeaseLost
-        return self._window(row)
+        window = self._window(row)
+        self._resumed = window.number if window else 0
+        return window
 
     def open(self) -> Window | None:
         """A new window, durably, or None when nothing new has committed."""
@@ -59,28 +77,58 @@ class Log:
             self._write(self._queries.advance_at, self._queries.advance, window_no=window.number, last_seq=last_seq)
         )
 
-    def batches(self, window: Window) -> Iterator[Batch]:
-        """The window's rows in order of seq, a page at a time."""
-        if window.rows <= self._page_size:
-            read_at = self.now()
-            rows = self._rows(window, Page(window.last_seq, _END_OF_LOG, "0", str(_END_OF_LOG)))
-            if rows:
-                yield Batch(rows[-1].seq, rows, read_at)
-            return
-        for page in pages(window.last_seq, self._plan(window)):
-            read_at = self.now()
-            yield Batch(page.high, self._rows(window, page), read_at)
+    def advance_past(self, window: Window, last_seq: int, fates: Fates) -> None:
+        """The same, and what becomes of those that were not published."""
+        parameters = {"window_no": window.number, "last_seq": last_seq} | fates.parameters()
+        self._moved(self._write(self._queries.advance_past_at, self._queries.advance_past, **parameters))
 
-    def _plan(self, window: Window) -> list[Bounds]:
+    def parked_keys(self, rows: Sequence[Row]) -> set[str]:
+        """The ordering keys among these of which an earlier message is parked."""
+        keys = list({row.ordering_key for row in rows if row.ordering_key is not None})
+        if not keys:
+            return set()
+        return {key for (key,) in self._connection.execute(self._queries.parked_keys, {"keys": keys})}
+
+    def batches(self, window: Window) -> Iterator[Batch]:
+        """The window's rows in order of seq, a page at a time; those of a large window are read ahead."""
+        if window.rows <= self._page_size:
+            yield from self._page(self._connection, window, Page(window.last_seq, _END_OF_LOG, "0", str(_END_OF_LOG)))
+        elif self._ahead is None:
+            yield from self._pages(self._connection, window)
+        else:
+            with self._ahead() as connection, read_ahead(self._pages(connection, window)) as batches:
+                yield from batches
+
+    def _pages(self, connection: Database, window: Window) -> Iterator[Batch]:
+        for page in pages(window.last_seq, self._plan(connection, window)):
+            yield from self._page(connection, window, page)
+
+    def _page(self, connection: Database, window: Window, page: Page) -> Iterator[Batch]:
+        """In parts as large as the messages' size allows."""
+        low = page.low
+        while True:
+            most, read_at = self.appetite.rows, self.now()
+            rows = self._rows(connection, window, replace(page, low=low), most)
+            self.appetite.took(len(rows), sum(len(row.body) for row in rows))
+            last = len(rows) < most
+            if rows or page.high != _END_OF_LOG:
+                # The page's own bound when it is finished: a re-read after a crash then begins where the next one does.
+                yield Batch(page.high if last and page.high != _END_OF_LOG else rows[-1].seq, rows, read_at)
+            if last:
+                return
+            low = rows[-1].seq
+
+    def _plan(self, connection: Database, window: Window) -> list[Bounds]:
         parameters = {
             "prev": window.prev,
             "next": window.next,
             "last_seq": window.last_seq,
             "page": self._page_size,
         }
-        return [Bounds(*row) for row in self._connection.execute(self._queries.plan, parameters)]
+        return [Bounds(*row) for row in connection.execute(self._queries.plan, parameters)]
 
-    def _rows(self, window: Window, page: Page) -> list[Row]:
+    def _rows(self, connection: Database, window: Window, page: Page, most: int) -> list[Row]:
+        query = self._queries.page_resumed if window.number == self._resumed else self._queries.page
         parameters = {
             "prev": window.prev,
             "next": window.next,
@@ -88,8 +136,9 @@ class Log:
             "high": page.high,
             "first_xid": page.first_xid,
             "last_xid": page.last_xid,
+            "most": most,
         }
-        return [Row(*row) for row in self._connection.execute(self._queries.page, parameters)]
+        return list(map(Row._make, connection.execute(query, parameters, binary=True)))
 
     def _write(self, by_ctid: bytes, by_key: bytes, **parameters: Any) -> tuple[Any, ...] | None:
         """By remembered place first, by key when the row has moved (the renewal moves it once a second)."""

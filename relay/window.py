@@ -35,21 +35,29 @@ class Window:
 
 
 class Row(NamedTuple):
-    """One message as the page query returns it; payloads stay the JSON text that the writer stored."""
+    """One message as the page query returns it: rendered by PostgreSQL as far as it goes, parsed by nobody."""
 
     id: str
     seq: int
     task: str
     queue: str | None
     priority: int | None
-    args: str
-    kwargs: str
+    body: bytes
+    """`[args, kwargs` as the writer stored them: the beginning of a Celery body."""
     headers: str
-    body_hash: str | None
+    """The writer's headers, a JSON object."""
+    facts: str
+    """The inside of a JSON object: created_at, and if known hash, ordering_key and key_prev, expires_at."""
+    hashed: bool
+    """False for a row of a raw SQL writer: its hash is not among the facts."""
     ordering_key: str | None
-    key_prev: str | None
-    created_at: datetime
+    created_at: float
+    """Seconds since 1970 by the database clock."""
     expires_at: datetime | None
+    plain: bool
+    """It expires, and its task has no registered consumer: Celery's own `expires` is all there is to honour it."""
+    ended: bool
+    """It has a receipt that says so: nothing is left to publish."""
 
 
 class Batch(NamedTuple):

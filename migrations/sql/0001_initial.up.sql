@@ -97,7 +97,12 @@ COMMENT ON TABLE outbox_message IS 'one message a row, inserted by the applicati
 
 CREATE INDEX outbox_message_log ON outbox_message (xid, seq) WHERE NOT held;
 
-COMMENT ON INDEX outbox_message_log IS 'relay: poll, page plan and page of a window; reconcile: the same pages again';
+COMMENT ON INDEX outbox_message_log IS
+    'relay: poll, page plan and page of a window; reconcile: the same pages again; prune: oldest first';
+
+CREATE INDEX outbox_message_held ON outbox_message (xid, seq) WHERE held;
+
+COMMENT ON INDEX outbox_message_held IS 'prune: scheduled messages, oldest first';
 
 CREATE INDEX outbox_message_batch ON outbox_message (batch_id) WHERE batch_id IS NOT NULL;
 
@@ -168,7 +173,7 @@ CREATE TABLE outbox_due (
         CHECK (reason IN ('scheduled', 'retry', 'redelivery', 'replay', 'parked')),
     CONSTRAINT outbox_due_blocked_check CHECK (CASE blocked_by
         WHEN 'pause' THEN queue IS NOT NULL WHEN 'queue' THEN queue IS NOT NULL WHEN 'key' THEN ordering_key IS NOT NULL
-        ELSE blocked_by IS NULL END)
+        WHEN 'dead' THEN ordering_key IS NOT NULL ELSE blocked_by IS NULL END)
 ) WITH (
     fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
     autovacuum_vacuum_cost_delay = 0
@@ -181,7 +186,7 @@ CREATE INDEX outbox_due_at ON outbox_due (due_at, seq) WHERE blocked_by IS NULL;
 COMMENT ON INDEX outbox_due_at IS 'relay: what is due now, from a remembered lower bound';
 
 -- A parked message waits for its queue or its key, not for a time: it is out of the index above until released.
-CREATE INDEX outbox_due_blocked ON outbox_due (queue, seq) WHERE blocked_by IS NOT NULL;
+CREATE INDEX outbox_due_blocked ON outbox_due (blocked_by, queue, seq) WHERE blocked_by IS NOT NULL;
 
 COMMENT ON INDEX outbox_due_blocked IS 'relay: the oldest parked message of a queue, and all of them when it is open again';
 
@@ -288,7 +293,11 @@ COMMENT ON TABLE inbox_receipt IS 'the terminal outcome of a message at a consum
 
 CREATE INDEX inbox_receipt_applied_at ON inbox_receipt USING brin (applied_at);
 
-COMMENT ON INDEX inbox_receipt_applied_at IS 'prune: receipts past the horizon; metrics: receipts of the last seconds';
+COMMENT ON INDEX inbox_receipt_applied_at IS 'metrics and status: receipts of the last seconds';
+
+CREATE INDEX inbox_receipt_cancelled ON inbox_receipt (message_id) WHERE status = 'cancelled';
+
+COMMENT ON INDEX inbox_receipt_cancelled IS 'relay: which messages of a page were cancelled before they were published';
 
 CREATE TABLE inbox_retry (
     message_id uuid        NOT NULL,

@@ -15,7 +15,7 @@ from relay.routing import AllowedTasks, DefaultQueue, Routing, patterns_of
 from relay.settings import RelaySettings
 
 
-def make_publisher(settings: RelaySettings) -> Publisher:
+def make_publisher(settings: RelaySettings) -> tuple[Publisher, Routing]:
     """Connects to nothing yet. Raises ConfigurationError."""
     application = load_application(settings.app) if settings.app else None
     inner: Routing = application or DefaultQueue(settings.default_queue)
@@ -26,9 +26,10 @@ def make_publisher(settings: RelaySettings) -> Publisher:
     match transport_for(url, settings.transport, settings.i_know):
         case Transport.AMQP:
             declare = application.declare if application else None
-            return AmqpPublisher(url, settings.broker_timeout, routing, ssl=ssl, options=options, declare=declare)
+            amqp = AmqpPublisher(url, settings.broker_timeout, routing, ssl=ssl, options=options, declare=declare)
+            return amqp, routing
         case Transport.KOMBU:
-            return KombuPublisher(url, settings.broker_timeout, routing, ssl=ssl, options=options)
+            return KombuPublisher(url, settings.broker_timeout, routing, ssl=ssl, options=options), routing
         case Transport.REDIS:
-            encoder = Encoder(routing)
-            return RedisPublisher(url, settings.broker_timeout, encoder, RedisOptions.of(options, ssl))
+            encoder = Encoder(routing.queue_for)
+            return RedisPublisher(url, settings.broker_timeout, encoder, RedisOptions.of(options, ssl)), routing

@@ -14,8 +14,9 @@ from relay.queries.leader import LEADER
 from relay.queries.log import LOG
 from relay.queries.reconcile import RECONCILE
 from relay.queries.render import rendered
+from relay.queries.wakeup import WAKEUP
 
-STATEMENTS: dict[str, LiteralString] = {**LEADER, **LOG, **DUE, **RECONCILE}
+STATEMENTS: dict[str, LiteralString] = {**LEADER, **LOG, **DUE, **RECONCILE, **WAKEUP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,13 @@ class Queries:
     """The statements for one schema, rendered once."""
 
     identify: bytes
+    look: bytes
     acquire: bytes
     renew: bytes
     release: bytes
+    lock: bytes
+    unlock: bytes
+    better_peer: bytes
     position: bytes
     open: bytes
     turn: bytes
@@ -35,11 +40,25 @@ class Queries:
     turn_at: bytes
     close_at: bytes
     advance_at: bytes
+    advance_past: bytes
+    advance_past_at: bytes
     plan: bytes
     page: bytes
+    page_resumed: bytes
+    parked_keys: bytes
     collect: bytes
     due: bytes
     settle: bytes
+    paused: bytes
+    blocked: bytes
+    unpark: bytes
+    unpark_keys: bytes
+    waiting_keys: bytes
+    decided: bytes
+    asleep: bytes
+    awake: bytes
+    snapshot: bytes
+    reassert: bytes
     note: bytes
     ripe: bytes
     sweep: bytes

@@ -2,6 +2,8 @@
 
 from typing import LiteralString
 
+from relay.queries.fates import FATES
+
 # Rows of the log between snapshots {prev} and {next}: fresh ones by range, late committers one by one.
 # A range from prev.xmin instead would read everything written while the oldest transaction was open.
 _ROWS_BETWEEN = """\
@@ -34,10 +36,30 @@ _ASYNC = "(SELECT set_config('synchronous_commit', 'off', true)) AS async_commit
 _LATE = """\
 ARRAY(SELECT x FROM pg_snapshot_xip(%(prev)s::pg_snapshot) x WHERE pg_visible_in_snapshot(x, %(next)s::pg_snapshot))"""
 
-COLUMNS = (
-    "m.id::text, m.seq, m.task, m.queue, m.priority, m.args::text, m.kwargs::text, m.headers::text,"
-    " encode(m.body_hash, 'hex'), m.ordering_key, m.key_prev::text, m.created_at, m.expires_at"
-)
+# What the relay puts on the wire is rendered here: Python then joins bytes and never parses a payload or a time.
+# to_json() writes ISO times whatever DateStyle says. {ended} differs: a page asks for cancellations only, which have an
+# index of their own, nearly always empty; a resumed page and a plan ask for any receipt.
+COLUMNS: LiteralString = """\
+m.id::text, m.seq, m.task, m.queue, m.priority, convert_to('[' || m.args || ', ' || m.kwargs, 'UTF8'), m.headers::text,
+    '"created_at": ' || to_json(m.created_at) || coalesce(', "hash": "' || encode(m.body_hash, 'hex') || '"', '')
+    || coalesce(', "ordering_key": ' || to_json(m.ordering_key)
+        || ', "key_prev": ' || coalesce('"' || m.key_prev || '"', 'null'), '')
+    || coalesce(', "expires_at": ' || to_json(m.expires_at), ''),
+    m.body_hash IS NOT NULL, m.ordering_key, extract(epoch FROM m.created_at)::float8, m.expires_at,
+    m.expires_at IS NOT NULL AND NOT EXISTS (SELECT FROM {schema}.inbox_consumer c WHERE c.task = m.task),
+    EXISTS (SELECT FROM {schema}.inbox_receipt r WHERE r.message_id = m.id AND r.consumer = m.task{ended})"""
+CANCELLED: LiteralString = " AND r.status = 'cancelled'"
+
+# Both branches on the one log index; late and fresh rows merge by seq, neither group may go first.
+_PAGE: LiteralString = f"""\
+SELECT {COLUMNS} FROM {{schema}}.outbox_message m WHERE NOT m.held
+    AND m.xid >= %(first_xid)s::xid8 AND m.xid <= %(last_xid)s::xid8 AND m.seq > %(low)s AND m.seq <= %(high)s
+    AND m.xid >= pg_snapshot_xmax(%(prev)s::pg_snapshot) AND m.xid < pg_snapshot_xmax(%(next)s::pg_snapshot)
+    AND pg_visible_in_snapshot(m.xid, %(next)s::pg_snapshot)
+UNION ALL
+SELECT {COLUMNS} FROM {{schema}}.outbox_message m WHERE NOT m.held
+    AND m.xid = ANY({_LATE}) AND m.seq > %(low)s AND m.seq <= %(high)s
+ORDER BY 2 LIMIT %(most)s"""
 
 LOG: dict[str, LiteralString] = {
     # The position as the term begins: a window left open by the last leader is resumed.
@@ -77,14 +99,18 @@ FROM (SELECT xid, seq, late, (row_number() OVER (ORDER BY seq) - 1) / %(page)s A
     SELECT m.xid, m.seq, true FROM {{schema}}.outbox_message m WHERE NOT m.held AND m.seq > %(last_seq)s
         AND m.xid = ANY({_LATE})) rows) numbered
 GROUP BY page ORDER BY page""",
-    # Both branches on the one log index; late and fresh rows merge by seq, neither group may go first.
-    "page": f"""\
-SELECT {COLUMNS} FROM {{schema}}.outbox_message m WHERE NOT m.held
-    AND m.xid >= %(first_xid)s::xid8 AND m.xid <= %(last_xid)s::xid8 AND m.seq > %(low)s AND m.seq <= %(high)s
-    AND m.xid >= pg_snapshot_xmax(%(prev)s::pg_snapshot) AND m.xid < pg_snapshot_xmax(%(next)s::pg_snapshot)
-    AND pg_visible_in_snapshot(m.xid, %(next)s::pg_snapshot)
-UNION ALL
-SELECT {COLUMNS} FROM {{schema}}.outbox_message m WHERE NOT m.held
-    AND m.xid = ANY({_LATE}) AND m.seq > %(low)s AND m.seq <= %(high)s
-ORDER BY 2""",
+    "page": _PAGE.replace("{ended}", CANCELLED),
+    # Left open by a leader before: its messages may have been published and applied long ago, and forgotten since.
+    "page_resumed": _PAGE.replace("{ended}", ""),
+    # Are earlier messages of these keys still parked? Then these wait behind them.
+    "parked_keys": """\
+SELECT DISTINCT d.ordering_key FROM {schema}.outbox_due d WHERE d.ordering_key = ANY(%(keys)s)""",
+    # The position moves past messages that were not published, in one commit with what becomes of them.
+    "advance_past": f"""\
+WITH fence AS (
+    UPDATE {{schema}}.outbox_leader p SET last_seq = %(last_seq)s FROM {_ASYNC}
+    WHERE {{at}} {{fence}} AND p.window_no = %(window_no)s AND p.next IS NOT NULL AND p.last_seq <= %(last_seq)s
+    RETURNING p.ctid::text AS place, clock_timestamp() AS now),
+{FATES}
+SELECT place, now FROM fence""",
 }
