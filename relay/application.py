@@ -5,6 +5,7 @@ user's code, so whatever that raises becomes one line.
 """
 
 import importlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -61,7 +62,7 @@ class Application:
 
     def _routed(self, task: str, queue: str | None) -> Queue:
         # As apply_async: what the message says, then what the task says, then the routes, then the default queue.
-        queue = queue or getattr(self._app.tasks.get(task), "queue", None)
+        queue = queue or self._own_queue(task)
         route = self._app.amqp.router.route({"queue": queue} if queue else {}, task, (), {})
         if route.get("exchange") and route.get("routing_key"):
             exchange = getattr(route["exchange"], "name", route["exchange"])
@@ -69,6 +70,11 @@ class Application:
             raise Undeliverable(Refusal.QUEUE, why)
         found: Queue | str = route["queue"]
         return self._app.amqp.queues[found] if isinstance(found, str) else found
+
+    def _own_queue(self, task: str) -> str | None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecated in favour of routes, and in use everywhere
+            return getattr(self._app.tasks.get(task), "queue", None)
 
     def declare(self, queue: str, channel: Any) -> bool:
         """The queue alone, as a worker would: the default exchange reaches it by its name."""

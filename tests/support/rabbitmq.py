@@ -10,9 +10,11 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import amqp
 import pytest
+from kombu import Connection
 
 from relay.embedded import Process, free_port
 from relay.embedded.server import Server
@@ -201,3 +203,28 @@ def own_rabbitmq() -> Iterator[RabbitMQ]:
     """A node of this test alone."""
     with RabbitMQ() as server:
         yield server
+
+
+def drained(url: str, queue: str) -> list[amqp.Message]:
+    """Take every message out of a queue, in the order in which a worker would get them."""
+    found: list[amqp.Message] = []
+    with Connection(url) as connection:
+        channel: Any = connection.default_channel
+        while (message := channel.basic_get(queue, no_ack=True)) is not None:
+            found.append(message)
+    return found
+
+
+def queue_lengths(url: str, *queues: str, missing_ok: bool = False) -> list[int | None]:
+    """How many messages are ready in each; None for a queue that is not there."""
+    lengths: list[int | None] = []
+    for queue in queues:
+        with Connection(url) as connection:
+            try:
+                declared: Any = connection.default_channel.queue_declare(queue, passive=True)
+                lengths.append(declared.message_count)
+            except amqp.NotFound:
+                if not missing_ok:
+                    raise
+                lengths.append(None)
+    return lengths
