@@ -10,7 +10,16 @@ import psycopg
 from outbox.errors import OutboxError, Unreachable
 from relay.bell import Bell
 from relay.database import connect, first_line, identify, shown_url
-from relay.events import BrokerUnavailable, DatabaseUnavailable, Event, Observer, PagePublished, RelayStarted, ignore
+from relay.events import (
+    BrokerUnavailable,
+    DatabaseConnected,
+    DatabaseUnavailable,
+    Event,
+    Observer,
+    PagePublished,
+    RelayStarted,
+    ignore,
+)
 from relay.lead import Leadership
 from relay.lease import LeaseLost, Term
 from relay.outage import Outage
@@ -40,6 +49,16 @@ class Relay:
         self._bell = Bell()
         self.beat = time.monotonic()
         """When a loop of this relay last moved, on the monotonic clock."""
+        self._loop = threading.get_ident()
+
+    @property
+    def registered(self) -> float | None:
+        """When its line in `outbox_relay` was last written, on the monotonic clock."""
+        return self._registration.seen_at
+
+    @property
+    def trouble(self) -> str | None:
+        return self._registration.last_error
 
     def stop(self) -> None:
         self._stop.set()
@@ -51,6 +70,7 @@ class Relay:
 
     def run(self, *, once: bool = False) -> None:
         """`once`: publish what is committed and due, then hand over and return."""
+        self._loop = threading.get_ident()
         publisher, routing = make_publisher(self._settings)
         around = self._surroundings(publisher, routing)
         self._report_start(publisher)
@@ -97,6 +117,7 @@ class Relay:
             with connect(self._settings.database_url, self._settings.lease_ttl, "work", wanted=holds) as connection:
                 identify(connection, self._queries)
                 self._outage.over()
+                self._observe(DatabaseConnected("work"))
                 Work(around, term, connection).run(once=once)
                 self._stop.set()  # the loop ends only when it is told to, or when nothing is left to do
         except LeaseLost:
@@ -129,7 +150,9 @@ class Relay:
             self._leadership.end(term, "another relay has taken the lease, or it could not be renewed in time")
 
     def _observe(self, event: Event) -> None:
-        self._moved()
+        # The threads of the lease and of retention speak here too, but that they move says nothing about this loop.
+        if threading.get_ident() == self._loop:
+            self._moved()
         match event:
             case PagePublished():
                 self._registration.broker_answered()

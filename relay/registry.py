@@ -27,6 +27,8 @@ class Registration:
         self._last_error: str | None = None
         self._next_probe = 0.0
         self._next = 0.0
+        self.seen_at: float | None = None
+        """When the line was last written, on the monotonic clock."""
 
     def broker_answered(self) -> None:
         with self._lock:
@@ -43,6 +45,11 @@ class Registration:
     def failed(self, error: str) -> None:
         with self._lock:
             self._last_error = error
+
+    @property
+    def last_error(self) -> str | None:
+        with self._lock:
+            return self._last_error
 
     def broker_lost_for(self) -> float:
         """Seconds since the first try that failed, with none that succeeded after it; 0 while it answers."""
@@ -62,7 +69,8 @@ class Registration:
             parameters = self._row | {"broker_ok": self._broker_ok, "last_error": self._last_error}
             self._broker_ok = False
         connection.execute(self._queries.seen, parameters)
-        self._next = time.monotonic() + _EVERY_SECONDS
+        self.seen_at = time.monotonic()
+        self._next = self.seen_at + _EVERY_SECONDS
 
     def better_peer(self, connection: Database) -> bool:
         """Whether another relay is there that reached the broker just now."""

@@ -91,7 +91,7 @@ def test_types_are_shipped_with_each_package(package: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("called", "expected"),
     [
-        (Outbox, "(schema='public', *, max_payload=262144, encoders=None, tasks=None, queues=None)"),
+        (Outbox, "(schema='public', *, max_payload=262144, encoders=None, tasks=None, queues=None, observer=None)"),
         (Outbox.add, "(self, session, message, **options)"),
         (Outbox.add_many, "(self, session, messages, *, chunk_size=500, batch_id=None)"),
         (Outbox.cancel, "(self, session, message_id)"),
