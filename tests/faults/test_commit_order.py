@@ -127,14 +127,28 @@ def test_a_prepared_transaction_is_published_once_it_has_committed(
         settle(database, arrivals)
 
 
-def test_a_transaction_that_would_wake_the_relay_cannot_be_prepared(database: str) -> None:
-    """Why OUTBOX_WAKEUP=poll is there. The refusal is PostgreSQL's, and takes the message with it."""
+def test_a_relay_that_polls_lets_transactions_be_prepared_again(
+    programs: Programs, database: str, broker_url: str
+) -> None:
+    """Why OUTBOX_WAKEUP=poll is there: a writer that has notified is refused by PostgreSQL, with its message."""
     ledger.create(database)
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("SELECT setval('outbox_wake', 2)")  # asleep, as OUTBOX_WAKEUP=gate leaves it when idle
+    with psycopg.connect(database, autocommit=True) as connection, Arrivals(broker_url) as arrivals:
+
+        def flag() -> int:
+            (row,) = connection.execute("SELECT last_value FROM outbox_wake").fetchall()
+            return int(row[0])
+
+        sleeper = programs.relay(database, broker_url, env={**POLL, "OUTBOX_WAKEUP": "gate"})
+        wait_until(lambda: flag() == 2, 10, "a relay with nothing to do to fall asleep")
         with pytest.raises(psycopg.errors.FeatureNotSupported, match="NOTIFY"), prepared(connection):
             pass
         assert connection.execute("SELECT count(*) FROM outbox_message").fetchone() == (0,)
+        sleeper.kill()  # it leaves the flag as it is
+        programs.relay(database, broker_url, env=POLL)
+        wait_until(lambda: flag() == 1, 15, "a relay that polls to silence the writers")
+        with prepared(connection):
+            pass
+        settle(database, arrivals)
 
 
 def hold_back(programs: Programs, database: str, broker_url: str, seconds: float) -> None:

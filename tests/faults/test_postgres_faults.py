@@ -159,9 +159,9 @@ def test_no_loss_when_the_log_of_the_database_has_no_space(
         scene.start_relay()
         with scene.writer.writing():
             scene.arrivals.wait_for_more(20)
+            said = len(scene.relay.output())
             fill_disk(own_cluster, 65536)
             wait_until(lambda: not own_cluster.running, 20, "PostgreSQL to give up")
-            said = len(scene.relay.output())
             wait_for_line(scene.relay, "database_unavailable", since=said)
             own_cluster.start()
         scene.require_flow(10, "after there was space again")
