@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +15,15 @@ from outbox import Message, Outbox
 from relay.embedded import wait_until
 from tests.support import ledger
 from tests.support.arrivals import Arrivals, settle
-from tests.support.interleaving import LEVELS, Interleaving, kinds, schedule
+from tests.support.interleaving import LEVELS, Interleaving, Schedule, kinds, schedule, without_prepared
 from tests.support.processes import Programs, wait_for_line
 from tests.support.writers import Writer, load
 
 # poll: a transaction that has notified cannot be prepared.
 POLL = {"OUTBOX_WAKEUP": "poll", "OUTBOX_HTTP": "", "OUTBOX_BATCH_SIZE": "20"}
+GATE = {**POLL, "OUTBOX_WAKEUP": "gate"}
 SHORT, LONG = range(8), range(1000, 1220)
+SHORT_GATE, LONG_GATE = range(8, 11), range(2000, 2060)
 ALL_KINDS = {
     *LEVELS,
     *("add", "batch", "copy", "kept savepoint", "undone savepoint"),
@@ -33,31 +35,35 @@ PUBLISHED_WITHIN = 1.0
 
 @dataclass(frozen=True)
 class Stage:
+    """One relay for all seeds."""
+
+    programs: Programs
     database: str
     broker_url: str
     interleaving: Interleaving
+
+    def start_relay(self, env: Mapping[str, str]) -> None:
+        wait_for_line(self.programs.relay(self.database, self.broker_url, env=env), "leadership_gained")
 
 
 @pytest.fixture
 def stage(programs: Programs, database: str, broker_url: str) -> Iterator[Stage]:
     ledger.create(database)
-    relay = programs.relay(database, broker_url, env=POLL)
-    wait_for_line(relay, "leadership_gained")
     made = Interleaving(database)
     try:
-        yield Stage(database, broker_url, made)
+        yield Stage(programs, database, broker_url, made)
     finally:
         made.close()
 
 
-def play(stage: Stage, seed: int) -> set[str]:
+def play(stage: Stage, seed: int, plan: Schedule) -> set[str]:
     """One seed with a queue and a ledger of its own. Returns what was rolled back."""
     queue = f"seed-{seed}"
     with psycopg.connect(stage.database, autocommit=True) as connection:
         connection.execute("TRUNCATE ledger_intent")
         connection.execute("UPDATE ledger_counter SET position = 0")
     with Arrivals(stage.broker_url, queue) as arrivals, arrivals.watching():
-        outcome = stage.interleaving.run(schedule(seed), queue)
+        outcome = stage.interleaving.run(plan, queue)
         verdict = settle(stage.database, arrivals)
         assert verdict.written == len(outcome.committed), f"seed {seed}: the ledger and the writers agree"
         assert not outcome.rolled_back & arrivals.look(), f"seed {seed}"
@@ -66,15 +72,26 @@ def play(stage: Stage, seed: int) -> set[str]:
     return outcome.rolled_back
 
 
-def play_all(stage: Stage, seeds: Sequence[int]) -> None:
-    assert kinds([schedule(seed) for seed in seeds]) == ALL_KINDS
+def play_all(stage: Stage, plans: Mapping[int, Schedule]) -> None:
     rolled_back = set[str]()
-    for seed in seeds:
-        rolled_back |= play(stage, seed)
+    for seed, plan in plans.items():
+        rolled_back |= play(stage, seed, plan)
     assert rolled_back
-    for seed in seeds:  # a phantom may come late
+    for seed in plans:  # a phantom may come late
         with Arrivals(stage.broker_url, f"seed-{seed}") as arrivals:
             assert not rolled_back & arrivals.look()
+
+
+def play_polling(stage: Stage, seeds: Iterable[int]) -> None:
+    plans = {seed: schedule(seed) for seed in seeds}
+    assert kinds(list(plans.values())) == ALL_KINDS
+    stage.start_relay(POLL)
+    play_all(stage, plans)
+
+
+def play_waking(stage: Stage, seeds: Iterable[int]) -> None:
+    stage.start_relay(GATE)
+    play_all(stage, {seed: without_prepared(schedule(seed)) for seed in seeds})
 
 
 def test_the_same_seed_decides_the_same() -> None:
@@ -84,13 +101,23 @@ def test_the_same_seed_decides_the_same() -> None:
 
 
 def test_order_and_no_loss_in_random_commit_order(stage: Stage) -> None:
-    play_all(stage, SHORT)
+    play_polling(stage, SHORT)
+
+
+def test_order_and_no_loss_in_random_commit_order_with_wakeup(stage: Stage) -> None:
+    play_waking(stage, SHORT_GATE)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_order_and_no_loss_in_many_random_commit_orders(stage: Stage) -> None:
-    play_all(stage, LONG)
+    play_polling(stage, LONG)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+def test_order_and_no_loss_in_many_random_commit_orders_with_wakeup(stage: Stage) -> None:
+    play_waking(stage, LONG_GATE)
 
 
 def add(connection: psycopg.Connection[Any], count: int = 1) -> list[str]:
@@ -138,7 +165,7 @@ def test_a_relay_that_polls_lets_transactions_be_prepared_again(
             (row,) = connection.execute("SELECT last_value FROM outbox_wake").fetchall()
             return int(row[0])
 
-        sleeper = programs.relay(database, broker_url, env={**POLL, "OUTBOX_WAKEUP": "gate"})
+        sleeper = programs.relay(database, broker_url, env=GATE)
         wait_until(lambda: flag() == 2, 10, "a relay with nothing to do to fall asleep")
         with pytest.raises(psycopg.errors.FeatureNotSupported, match="NOTIFY"), prepared(connection):
             pass

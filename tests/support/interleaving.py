@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import psycopg
@@ -68,6 +68,12 @@ def schedule(seed: int, writers: int = 7, transactions: int = 5) -> Schedule:
         tuple(_transaction(dice, long=number == dice_long) for number in range(transactions))
         for dice_long in (dice.randrange(transactions) for _ in range(writers))
     )
+
+
+def without_prepared(plan: Schedule) -> Schedule:
+    """The same with every transaction ended in one step, for writers that may notify."""
+    ends: dict[End, End] = {"prepare": "commit", "prepare and roll back": "rollback"}
+    return tuple(tuple(replace(each, end=ends.get(each.end, each.end)) for each in writer) for writer in plan)
 
 
 def _transaction(dice: random.Random, *, long: bool) -> Transaction:
