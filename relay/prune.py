@@ -37,6 +37,7 @@ from relay.events import DatabaseUnavailable, Observer, RowsPruned
 from relay.lease import LeaseLost, Term
 from relay.queries import Queries
 from relay.queries.prune import PruneQueries, prune_queries_for
+from relay.session import Session
 from relay.settings import RelaySettings
 
 BATCH = 2000
@@ -214,7 +215,7 @@ class Pruner:
                 self._observer(DatabaseUnavailable(f"prune: {first_line(error)}"))
                 pause = 30.0
 
-    def _work(self, connection: Database) -> None:
+    def _work(self, connection: Session) -> None:
         limit_waits(connection)
         queries = prune_queries_for(self._settings.schema)
         prune = Prune(connection, queries, self._settings, self._term, self._observer)
@@ -230,9 +231,10 @@ class Pruner:
             pause = 1.0 if prune.resting else max(0.01, (time.monotonic() - started) * (1 / _SHARE - 1))
 
 
-def limit_waits(connection: Database) -> None:
+def limit_waits(connection: Session) -> None:
     """Retention gives way: it neither waits for locks nor makes others wait for a long statement."""
-    connection.execute(_TIMEOUTS)
+    if connection.own:  # behind a pooler it would reach others
+        connection.execute(_TIMEOUTS)
 
 
 def prune_once(prune: Prune, *, dry_run: bool) -> dict[str, int]:

@@ -30,6 +30,8 @@ from relay.queries.rebase import RebaseQueries, rebase_queries_for
 from relay.settings import RelaySettings
 
 _LOCK_TIMEOUT = "2s"
+_DEADLINE = 3600.0
+"""A backlog of many millions is rewritten in one statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,9 @@ def rebase(connection: Database, queries: RebaseQueries, *, schema_sequence: str
         connection.execute(
             "SELECT set_config('transaction_isolation', 'read committed', true),"
             " set_config('lock_timeout', %s, true), set_config('statement_timeout', '0', true),"
-            " set_config('enable_seqscan', 'on', true)",
+            " set_config('enable_seqscan', 'on', true), set_config('synchronous_commit', CASE"
+            " WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'"
+            " ELSE current_setting('synchronous_commit') END, true)",
             [_LOCK_TIMEOUT],
         )
         connection.execute(queries.lock, {})
@@ -85,7 +89,7 @@ def rebase(connection: Database, queries: RebaseQueries, *, schema_sequence: str
 
 def adopt(settings: RelaySettings, observer: Observer, why: str) -> None:
     """The re-base on a connection of its own; whoever called looks again afterwards."""
-    with connect(settings.database_url, settings.lease_ttl, "adopt") as connection:
+    with connect(settings.database_url, settings.lease_ttl, "adopt", deadline=_DEADLINE) as connection:
         done = rebase(
             connection,
             rebase_queries_for(settings.schema),

@@ -31,12 +31,12 @@ REBASE: dict[str, LiteralString] = {
     # after. Asked again under the lock: another relay may have done it meanwhile.
     "leader": """\
 SELECT p.system_id, c.system_identifier, p.prev::text, p.next::text, p.reconciled::text, p.last_seq, p.base_seq,
-    p.high_seq, s.last_value, p.epoch,
+    p.high_seq, (SELECT s.last_value FROM {schema}.outbox_message_seq s), p.epoch,
     p.system_id <> c.system_identifier
         OR pg_snapshot_xmax(p.prev) > pg_snapshot_xmax(%(snapshot)s::pg_snapshot)
         OR pg_snapshot_xmax(p.next) > pg_snapshot_xmax(%(snapshot)s::pg_snapshot) IS TRUE
-        OR p.high_seq > s.last_value
-FROM {schema}.outbox_leader p, pg_control_system() c, {schema}.outbox_message_seq s FOR NO KEY UPDATE OF p""",
+        OR p.high_seq > (SELECT s.last_value FROM {schema}.outbox_message_seq s)
+FROM {schema}.outbox_leader p, pg_control_system() c FOR NO KEY UPDATE OF p""",
     # What was published and not swept yet is still owed a look at its receipt; ids of this cluster cannot say when,
     # so it becomes a plan now. Before the rows get new ids: the old ones say which they are.
     "follow_up": f"""\
