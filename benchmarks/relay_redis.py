@@ -1,107 +1,71 @@
 """The relay to Redis against the relay people write by hand, and against Redis itself."""
 
-import threading
-import time
-from uuid import uuid4
+import statistics
 
-import redis
-from celery import Celery
+from benchmarks import processes
+from benchmarks.broker import RedisDepth
+from benchmarks.figures import Figure, at_least, at_most, in_turn, ratio
+from benchmarks.race import Run, race
+from benchmarks.scene import NOTE_BYTES, Scene
 
-from benchmarks.figures import Figure, at_least, in_turn, ratio
-from benchmarks.scene import PAYLOAD, Scene
-from relay.cycle import Cycle
-from relay.database import connect
-from relay.encode import Encoder
-from relay.events import ignore
-from relay.lease import Term
-from relay.publish.redis import RedisPublisher
-from relay.publishing import Publishing
-from relay.queries import queries_for
-from relay.read import Log
+OURS, NAIVE, RAW = 150_000, 4_000, 200_000
+REPEATS = 5
 
-OURS, NAIVE, RAW = 40_000, 2_000, 100_000
-BATCH = 500
-MESSAGE_BYTES = 1_600
+NAMES = ("relay_redis_x_naive", "relay_redis_of_limit", "relay_cpu_of_naive")
 
 
 def figures(scene: Scene) -> dict[str, Figure]:
-    ours, naive, raw = in_turn(3, lambda: relay(scene), lambda: by_hand(scene), lambda: raw_pushes(scene))
+    depth = RedisDepth(scene.broker_url)
+    ours, naive = list[Run](), list[Run]()
+    size = 0
+
+    def relay() -> float:
+        nonlocal size
+        ours.append(relay_run(scene, depth, OURS))
+        size = depth.message_bytes()
+        return ours[-1].rate
+
+    def by_hand() -> float:
+        naive.append(naive_run(scene, depth, NAIVE))
+        return naive[-1].rate
+
+    def raw() -> float:
+        return limit_run(scene, depth, RAW, size).rate
+
+    our_rates, naive_rates, raw_rates = in_turn(REPEATS, relay, by_hand, raw)
+    scene.clear()
+    depth.close()
+    our_cpu, naive_cpu = [run.cpu_per_message for run in ours], [run.cpu_per_message for run in naive]
+    for what, rates in {"relay": our_rates, "by hand": naive_rates, "limit": raw_rates}.items():
+        print(f"  {what}: {statistics.median(rates):,.0f}/s of {size} bytes")
+    for what, cpu in {"relay": our_cpu, "by hand": naive_cpu}.items():
+        print(f"  {what}: {statistics.median(cpu) * 1e6:.1f} us of CPU a message")
     return {
-        "relay_redis_x_naive": at_least(ratio(ours, naive), 60),
-        "relay_redis_of_limit": at_least(ratio(ours, raw), 0.25),
+        "relay_redis_x_naive": at_least(ratio(our_rates, naive_rates), 60),
+        "relay_redis_of_limit": at_least(ratio(our_rates, raw_rates), 0.25),
+        "relay_cpu_of_naive": at_most(ratio(our_cpu, naive_cpu), 1 / 40),
     }
 
 
-def relay(scene: Scene) -> float:
-    """Messages a second, from the log to the list, position advanced."""
-    scene.fill_outbox(OURS)
-    term = Term(_take_lease(scene), _HOLDER, trusted_until=float("inf"))
-    publisher = RedisPublisher(scene.broker_url, 5.0, Encoder("bench"))
-    publishing = Publishing(
-        publisher,
-        term,
-        relay="bench",
-        holds=lambda _: True,
-        stop=threading.Event(),
-        observer=ignore,
-    )
-    with connect(scene.database_url, 3.0, "bench") as connection:
-        cycle = Cycle(Log(connection, queries_for("public"), term, BATCH), publishing)
-        cycle.resume()
-        started, published = time.perf_counter(), 0
-        while published < OURS:
-            published += cycle.step()
-        elapsed = time.perf_counter() - started
-    publisher.close()
-    _forget(scene)
-    return OURS / elapsed
+def relay_run(scene: Scene, depth: RedisDepth, count: int, *, note_bytes: int = NOTE_BYTES, **settings: str) -> Run:
+    """A fresh log with a backlog, a fresh relay."""
+    scene.clear()
+    scene.fill_outbox(count, note_bytes)
+    return race(lambda: processes.relay(scene, settings), depth, count, servers(scene))
 
 
-def by_hand(scene: Scene) -> float:
-    """SKIP LOCKED, apply_async, UPDATE."""
-    scene.fill_naive(NAIVE)
-    app = Celery("bench", broker=scene.broker_url)
-    claim = "SELECT id, kwargs FROM naive WHERE published_at IS NULL ORDER BY id LIMIT 100 FOR UPDATE SKIP LOCKED"
-    started = time.perf_counter()
-    with scene.connect() as connection:
-        while True:
-            with connection.transaction():
-                rows = connection.execute(claim).fetchall()
-                for key, kwargs in rows:
-                    app.send_task("bench.task", kwargs=kwargs, task_id=str(key), queue="bench")
-                ids = [key for key, _ in rows]
-                connection.execute("UPDATE naive SET published_at = now() WHERE id = ANY(%s)", [ids])
-            if not rows:
-                break
-    elapsed = time.perf_counter() - started
-    app.close()
-    _forget(scene)
-    return NAIVE / elapsed
+def naive_run(scene: Scene, depth: RedisDepth, count: int) -> Run:
+    scene.clear()
+    scene.fill_naive(count)
+    arguments = ["-m", "benchmarks.naive", scene.database_url, scene.broker_url]
+    return race(lambda: processes.start(scene, "naive", arguments), depth, count, servers(scene))
 
 
-def raw_pushes(scene: Scene) -> float:
-    """Variadic LPUSH of ready bytes by redis-py: nothing can be faster without another client."""
-    payload = (PAYLOAD * 4)[:MESSAGE_BYTES].encode()
-    with redis.Redis.from_url(scene.broker_url) as client:
-        started = time.perf_counter()
-        for _ in range(RAW // BATCH):
-            client.lpush("bench", *([payload] * BATCH))
-        elapsed = time.perf_counter() - started
-    _forget(scene)
-    return RAW / elapsed
+def limit_run(scene: Scene, depth: RedisDepth, count: int, size: int) -> Run:
+    scene.clear()
+    arguments = ["-m", "benchmarks.limit", scene.broker_url, str(size), str(count)]
+    return race(lambda: processes.start(scene, "limit", arguments), depth, count, servers(scene))
 
 
-_HOLDER = uuid4()
-
-
-def _take_lease(scene: Scene) -> int:
-    with scene.connect() as connection:
-        row = connection.execute(
-            "UPDATE outbox_leader SET epoch = epoch + 1, holder = %s RETURNING epoch", [_HOLDER]
-        ).fetchone()
-    return int(row[0]) if row else 0
-
-
-def _forget(scene: Scene) -> None:
-    with redis.Redis.from_url(scene.broker_url) as client:
-        client.flushall()
+def servers(scene: Scene) -> list[int]:
+    return [scene.postgres.process.pid, scene.valkey.process.pid]

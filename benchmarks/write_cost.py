@@ -23,6 +23,8 @@ INSERT INTO account SELECT i, 0 FROM generate_series(1, 100) i;
 CREATE TABLE orders (id bigserial PRIMARY KEY, account int)"""
 KWARGS = {"order_id": 7, "note": "x" * 200}
 
+NAMES = ("write_cost_core", "write_cost_orm", "write_cost_psycopg", "add_many_of_copy")
+
 Run = Callable[[Outbox | None], float]
 
 
