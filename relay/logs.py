@@ -29,9 +29,13 @@ _FIRST = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _QUEUE_LINES = 5_000
 _FLUSH_SECONDS = 1.0
 
-_WARNINGS = frozenset({"cluster_moved", "configuration_noticed", "history_lost", "leadership_lost"})
+_WARNINGS = frozenset(
+    "cluster_moved configuration_noticed history_lost leadership_lost messages_dead queue_closed".split()
+)
 _BAD_ENDINGS = ("_unavailable", "_refused", "_failed")
-_NOISE = frozenset({"lease_renewed", "page_published", "page_read", "position_advanced", "relay_woken", "window_opened"})
+_NOISE = frozenset(
+    {"lease_renewed", "page_published", "page_read", "position_advanced", "relay_woken", "window_opened"}
+)
 
 
 def action_of(kind: type) -> str:

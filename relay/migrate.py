@@ -21,6 +21,12 @@ from relay.database import first_line, libpq_url, shown_url
 OLDEST_POSTGRES = 150000
 _BRANCH_HEAD = "outbox@head"
 _VERSION_TABLE = "outbox_alembic_version"
+_CREATORS = """\
+SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE CAST(CAST(a.grantee AS regrole) AS text) END
+FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = 'outbox_message',
+    aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a LEFT JOIN pg_roles r ON r.oid = a.grantee
+WHERE n.nspname = :schema AND a.privilege_type = 'CREATE' AND a.grantee NOT IN (n.nspowner, c.relowner)
+    AND r.rolsuper IS NOT TRUE ORDER BY 1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,13 @@ def status(database_url: str, schema: str = DEFAULT_SCHEMA) -> MigrationStatus:
     """Which revision is in force, whoever ran the migration."""
     with _transaction(database_url) as connection:
         return MigrationStatus(_current(connection, schema), _newest(schema))
+
+
+def creators(database_url: str, schema: str = DEFAULT_SCHEMA) -> tuple[str, ...]:
+    """Roles that may create objects in the schema beside its owner and that of the tables: whoever can put a function
+    there can have it run by one of ours, which act as the owner."""
+    with _transaction(database_url) as connection:
+        return tuple(connection.execute(sa.text(_CREATORS), {"schema": schema}).scalars())
 
 
 def _run(database_url: str, schema: str, work: Callable[[Config], None]) -> str | None:

@@ -50,7 +50,7 @@ def test_a_missing_database_is_a_configuration_error(command: str) -> None:
         ({}, "OUTBOX_DATABASE_URL is not set; the relay needs it"),
         ({"OUTBOX_DATABASE_URL": DATABASE}, "OUTBOX_BROKER_URL is not set; the relay needs it"),
         (BOTH | {"OUTBOX_DATABASE_URL": "mysql://u:hunter2@h/d"}, "the database URL does not start with postgresql://"),
-        (BOTH | {"OUTBOX_BROKER_URL": "amqp://u:hunter2@h"}, "the broker URL of amqp is not supported"),
+        (BOTH | {"OUTBOX_BROKER_URL": "ftp://u:hunter2@h"}, "the broker URL of ftp is not supported"),
         (BOTH | {"OUTBOX_BROKER_URL": "redis://:hunter2@[::1"}, "OUTBOX_BROKER_URL is malformed"),
         (BOTH | {"OUTBOX_LEASE_TTL": "soon"}, "lease_ttl (OUTBOX_LEASE_TTL) is 'soon', which is not a number"),
         (BOTH | {"OUTBOX_LEASE_TTL": "0"}, "lease_ttl (OUTBOX_LEASE_TTL) is 0; it must be between"),
@@ -127,4 +127,4 @@ def test_help_lists_every_command(option: str) -> None:
 
 @pytest.mark.parametrize("command", ["migrate", "relay", "status"])
 def test_help_shows_the_default_schema(command: str) -> None:
-    assert "default: public" in run(command, "--help").stdout
+    assert "default: (public)" in run(command, "--help").stdout
