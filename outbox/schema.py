@@ -137,6 +137,11 @@ def _window(metadata: sa.MetaData, schema: str | None) -> sa.Table:
     )
 
 
+_BLOCKED = """CASE blocked_by
+    WHEN 'pause' THEN queue IS NOT NULL WHEN 'queue' THEN queue IS NOT NULL WHEN 'key' THEN ordering_key IS NOT NULL
+    WHEN 'dead' THEN ordering_key IS NOT NULL ELSE blocked_by IS NULL END"""
+
+
 def _due(metadata: sa.MetaData, schema: str | None) -> sa.Table:
     name = "outbox_due"
     return sa.Table(
@@ -147,11 +152,22 @@ def _due(metadata: sa.MetaData, schema: str | None) -> sa.Table:
         required("attempt", sa.Integer, sa.text("0")),
         required("publication", sa.Integer, sa.text("0")),
         required("reason", sa.Text),
+        required("seq", sa.BigInteger, sa.text("0")),
+        optional("queue", sa.Text),
+        optional("ordering_key", sa.Text),
+        optional("blocked_by", sa.Text),
+        optional("why", sa.Text),
+        optional("parked_at", timestamptz()),
         primary_key(name, "message_id"),
         check(name, "attempt", "attempt >= 0"),
         check(name, "publication", "publication >= 0"),
         check(name, "reason", "reason IN ('scheduled', 'retry', 'redelivery', 'replay', 'parked')"),
-        sa.Index("outbox_due_at", "due_at"),
+        check(name, "blocked", _BLOCKED),
+        sa.Index("outbox_due_at", "due_at", "seq", postgresql_where=sa.text("blocked_by IS NULL")),
+        sa.Index(
+            "outbox_due_blocked", "blocked_by", "queue", "seq", postgresql_where=sa.text("blocked_by IS NOT NULL")
+        ),
+        sa.Index("outbox_due_key", "ordering_key", "seq", postgresql_where=sa.text("ordering_key IS NOT NULL")),
         schema=schema,
         comment="a message to publish at a time: one plan a message",
     )

@@ -1,8 +1,8 @@
 """How many messages are read at once: bounded by their size, not only by their number. Pure.
 
 A page of small messages is as long as the settings allow; large ones make it short, so that memory stays bounded
-whatever waits in the log. It begins small and doubles, at the start and after an outage: a broker that has just come back
-is not met with the whole backlog at once.
+whatever waits in the log. It begins small and doubles, at the start and after an outage: a broker that has just come
+back is not met with the whole backlog at once.
 """
 
 _FIRST_ROWS = 64

@@ -1,6 +1,8 @@
 """Publish to Redis or Valkey: variadic LPUSH of ready bytes, as kombu's own producer would, many at a time."""
 
+import re
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import redis
 
@@ -18,6 +20,10 @@ _MOST_BYTES = 1_000_000
 
 # Redis answers these for one list only; every other error is the server's and says nothing about a message.
 _ONE_LIST = ("WRONGTYPE", "NOPERM")
+_QUOTED = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
+
+Command: TypeAlias = tuple[str, list[bytes]]
+"""A list and what is pushed to it."""
 
 
 class RedisPublisher:
@@ -39,16 +45,29 @@ class RedisPublisher:
             batch, places, refused = self._encode_each(copies, stamp)
         commands = list(chunks(batch))
         try:
-            # One command is atomic by itself; several are made so, or the second could go where the first did not.
-            with self._client.pipeline(transaction=len(commands) > 1) as pipeline:
-                for destination, payloads in commands:
-                    pipeline.lpush(self._prefix + destination, *payloads)
-                answers = pipeline.execute(raise_on_error=False)
+            answers = self._push(commands)
         except redis.RedisError as error:
             raise self._outage(error) from error
         for at, why in self._refused(commands, answers):
             refused.append(Refused(places[at], Refusal.QUEUE, why))
         return refused
+
+    def _push(self, commands: Sequence[Command]) -> Sequence[object]:
+        """One command is atomic by itself; several are made so, or the second could go where the first did not."""
+        try:
+            with self._client.pipeline(transaction=len(commands) > 1) as pipeline:
+                for destination, payloads in commands:
+                    pipeline.lpush(self._prefix + destination, *payloads)
+                return pipeline.execute(raise_on_error=False)
+        except redis.exceptions.NoPermissionError as error:
+            # A missing right is found while the transaction is put together, and nothing of it is run.
+            lists = dict.fromkeys(destination for destination, _ in commands)
+            if len(lists) == 1:
+                return [error] * len(commands)
+        answers: dict[str, list[object]] = {
+            one: list(self._push([command for command in commands if command[0] == one])) for one in lists
+        }
+        return [answers[destination].pop(0) for destination, _ in commands]
 
     def _encode_each(self, copies: Sequence[Copy], stamp: Stamp) -> tuple[list[Encoded], Sequence[int], list[Refused]]:
         """For a batch in which some may not go: which ones is not worth asking for the others."""
@@ -63,15 +82,13 @@ class RedisPublisher:
                 refused.append(Refused(place, error.refusal, error.why))
         return batch, places, refused
 
-    def _refused(
-        self, commands: Sequence[tuple[str, list[bytes]]], answers: Sequence[object]
-    ) -> Iterator[tuple[int, str]]:
+    def _refused(self, commands: Sequence[Command], answers: Sequence[object]) -> Iterator[tuple[int, str]]:
         start = 0
         for (destination, payloads), answer in zip(commands, answers, strict=True):
             if isinstance(answer, redis.RedisError):
                 if not _of_one_list(answer):
                     raise self._outage(answer) from answer
-                why = f"Redis refuses to push to {destination!a}: {answer}"
+                why = f"Redis refuses to push to {destination!a}: {_said(answer)}"
                 yield from ((start + offset, why) for offset in range(len(payloads)))
             start += len(payloads)
 
@@ -93,10 +110,15 @@ class RedisPublisher:
     def _outage(self, error: redis.RedisError) -> BrokerOutage:
         # After a failover the old connection may still lead to the demoted server, which answers and refuses to write.
         self._client.connection_pool.disconnect()
-        return BrokerOutage(f"{type(error).__name__}: {error}")
+        return BrokerOutage(f"{type(error).__name__}: {_said(error)}")
 
     def close(self) -> None:
         self._client.close()
+
+
+def _said(error: redis.RedisError) -> str:
+    """Without the command that redis-py quotes: it begins with the payload."""
+    return _QUOTED.sub("", str(error))
 
 
 def _of_one_list(error: redis.RedisError) -> bool:

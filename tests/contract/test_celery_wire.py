@@ -21,9 +21,12 @@ from consumers.inbox import intact
 from outbox import codec
 from outbox.envelope import Rules, seal
 from outbox.message import QUEUE_NAME, RESERVED_HEADERS, TASK_NAME, Message
-from relay.encode import Encoded, Encoder, Stamp
+from relay.encode import Encoded, Encoder
+from relay.publication import Copy, Stamp
+from relay.routing import DefaultQueue
 from relay.window import Row
 from tests.contract.celery_sender import CelerySender, Pushed
+from tests.support.copies import copy_of
 from tests.unit.outbox.payloads import arguments, keywords, repeatable, texts, values
 
 ID = "01890000-0000-7000-8000-000000000001"
@@ -56,25 +59,17 @@ def sender() -> CelerySender:
 
 def row_of(message: Message) -> Row:
     """The row as the writer stores it and the page query returns it."""
-    return Row(
-        id=ID,
-        seq=1,
-        task=message.task,
-        queue=message.queue,
-        priority=message.priority,
-        args=codec.encode(message.args, "args"),
-        kwargs=codec.encode(message.kwargs, "kwargs"),
-        headers=codec.encode(message.headers, "headers"),
-        body_hash=codec.body_hash(message.task, message.args, message.kwargs).hex(),
-        ordering_key=None,
-        key_prev=None,
-        created_at=STAMP.published_at,
-        expires_at=None,
-    )
+    return copy_of(message, message_id=ID).row
+
+
+def sent(row: Row) -> Encoded:
+    """What the relay puts on the wire for it."""
+    [encoded] = Encoder(DefaultQueue("celery").queue_for).encode([Copy(row)], STAMP)
+    return encoded
 
 
 def relay_sends(message: Message) -> Encoded:
-    return Encoder("celery").encode(row_of(message), STAMP)
+    return sent(row_of(message))
 
 
 def celery_sends(sender: CelerySender, message: Message, priority: int | None = None) -> Pushed:
@@ -200,8 +195,8 @@ def test_without_a_priority_the_list_is_celerys_default(sender: CelerySender) ->
 
 
 def test_the_names_that_celery_sends_are_reserved(sender: CelerySender) -> None:
-    sent = celery_sends(sender, Message("a.task")).message["headers"].keys() | ADDED_HEADERS
-    assert sent <= RESERVED_HEADERS
+    names = celery_sends(sender, Message("a.task")).message["headers"].keys() | ADDED_HEADERS
+    assert names <= RESERVED_HEADERS
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED_HEADERS))
@@ -209,9 +204,8 @@ def test_a_row_written_by_hand_cannot_override_our_headers(sender: CelerySender,
     """The CHECK of the table demands an object and nothing more, so the order of the keys must decide."""
     plain = row_of(Message("a.task"))
     forged = plain._replace(headers=json.dumps({name: "forged", "kept": "yes"}))
-    encoder = Encoder("celery")
-    expected = json.loads(encoder.encode(plain, STAMP).payload)["headers"]
-    seen = received(sender, encoder.encode(forged, STAMP)).message.headers
+    expected = json.loads(sent(plain).payload)["headers"]
+    seen = received(sender, sent(forged)).message.headers
     assert {key: seen[key] for key in expected} == expected
     assert seen["kept"] == "yes"
 
@@ -278,8 +272,7 @@ def test_a_worker_decodes_the_converted_values_and_their_hash(
 ) -> None:
     rules = Rules(encoders={Decimal: str, date: str})
     sealed = seal(Message(task, args, kwargs), UUID(ID), rules, {})
-    row = row_of(Message(task))._replace(args=sealed.args, kwargs=sealed.kwargs, body_hash=sealed.body_hash.hex())
-    decoded = loaded_by_kombu(Encoder("celery").encode(row, STAMP))
+    decoded = loaded_by_kombu(sent(row_of(Message(task))._replace(body=f"[{sealed.args}, {sealed.kwargs}".encode())))
     assert exactly(decoded) == exactly((converted(args), converted(kwargs)))
     assert codec.body_hash(task, *decoded) == sealed.body_hash
 
@@ -291,8 +284,9 @@ def test_a_row_without_a_hash_gets_the_one_that_the_worker_computes(
 ) -> None:
     """Rows of raw SQL writers; the relay has only the text."""
     row = row_of(Message("a.task", args, kwargs))
-    by_relay = parsed(Encoder("celery").encode(row._replace(body_hash=None), STAMP))["headers"]["outbox"]["hash"]
-    assert by_relay == row.body_hash
+    unhashed = row._replace(hashed=False, facts='"created_at": "2030-01-01T00:00:00+00:00"')
+    by_relay = parsed(sent(unhashed))["headers"]["outbox"]["hash"]
+    assert by_relay == codec.body_hash("a.task", args, kwargs).hex()
 
 
 def test_a_changed_argument_is_not_what_was_written(sender: CelerySender) -> None:

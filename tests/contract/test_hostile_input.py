@@ -25,9 +25,10 @@ from relay.database import shown_url
 from relay.encode import Encoder
 from relay.publish.redis import RedisPublisher
 from relay.queries import queries_for
+from relay.routing import DefaultQueue
 from relay.settings import RelaySettings
 from tests.contract.celery_sender import CelerySender
-from tests.contract.test_celery_wire import STAMP, received, relay_sends, row_of
+from tests.contract.test_celery_wire import received, relay_sends, row_of, sent
 
 
 def test_every_name_that_celery_or_kombu_reads_from_headers_is_reserved() -> None:
@@ -42,10 +43,9 @@ def test_the_function_for_other_languages_reserves_the_same_names() -> None:
     assert "".join(literals).split() == sorted(RESERVED_HEADERS)
 
 
-@pytest.mark.parametrize("column", ["args", "kwargs", "headers"])
-def test_a_row_written_by_hand_in_utf8_is_published(column: str) -> None:
-    texts: dict[str, Any] = {column: '["é"]' if column == "args" else '{"a":"é"}'}
-    Encoder("celery").encode(row_of(Message("a.task"))._replace(**texts), STAMP)
+@pytest.mark.parametrize("texts", [{"body": '[["é"], {}'.encode()}, {"headers": '{"a":"é"}'}, {"hashed": False}])
+def test_a_row_written_by_hand_in_utf8_is_published(texts: dict[str, Any]) -> None:
+    sent(row_of(Message("a.task"))._replace(**texts))
 
 
 def test_the_tasks_own_ignore_result_counts() -> None:
@@ -92,7 +92,7 @@ def test_a_fork_while_another_thread_makes_an_id_does_not_hang_the_child() -> No
 @pytest.mark.parametrize("schema", ["100%", "a%b", "%s"])
 def test_a_percent_sign_in_the_schema_reaches_postgresql(schema: str) -> None:
     query = PostgresQuery(Transformer())
-    query.convert(queries_for(schema).renew, {"ttl": 1, "epoch": 1, "holder": "h"})
+    query.convert(queries_for(schema).renew, {"ttl": 1, "epoch": 1, "holder": "h", "lock": True})
     assert f'"{schema}".outbox_leader' in query.query.decode()
 
 
@@ -111,7 +111,7 @@ def test_an_ipv6_host_keeps_its_brackets() -> None:
 @pytest.mark.parametrize("url", ["redis://:hunter2/x@h:6379/0", "redis://:hunter2?x@h/0"])
 def test_a_malformed_broker_url_shows_no_password(url: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        RedisPublisher(url, 1.0)
+        RedisPublisher(url, 1.0, Encoder(DefaultQueue("celery").queue_for))
     assert "hunter2" not in str(refused.value)
 
 

@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox.errors import ConfigurationError
-from relay.encode import Encoded
+from relay.encode import Encoded, Encoder
 from relay.publish.redis import RedisPublisher, chunks
+from relay.routing import DefaultQueue
 from tests.unit.outbox.payloads import repeatable
 
 MOST_MESSAGES = 500
@@ -70,10 +71,10 @@ def test_every_message_is_sent_once_in_order_and_within_the_limits(batch: list[E
     "url", ["redis://h/0", "rediss://h/0", "valkey://h/0", "valkeys://h/0", "redis://u:p@[::1]:6379/1"]
 )
 def test_kombus_names_of_redis_are_accepted(url: str) -> None:
-    RedisPublisher(url, timeout=1.0).close()
+    RedisPublisher(url, 1.0, Encoder(DefaultQueue("celery").queue_for)).close()
 
 
 @pytest.mark.parametrize("url", ["redis", "redis://[::1", "redis://h:port/0", "redis://h/0?socket_timeout=soon"])
 def test_a_malformed_url_is_a_configuration_error(url: str) -> None:
     with pytest.raises(ConfigurationError, match="OUTBOX_BROKER_URL is malformed"):
-        RedisPublisher(url, timeout=1.0)
+        RedisPublisher(url, 1.0, Encoder(DefaultQueue("celery").queue_for))
