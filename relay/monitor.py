@@ -89,6 +89,10 @@ class Monitor:
         """The relay that serves this outbox now."""
         self._relays = {**self._relays, outbox: relay}
 
+    def unwatch(self, outbox: str) -> None:
+        """Nobody serves it now: the process is not ready, but its other outboxes are no less alive."""
+        self._relays = {name: relay for name, relay in self._relays.items() if name != outbox}
+
     def alive(self) -> Verdict:
         return alive(self._vitals())
 

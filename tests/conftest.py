@@ -5,4 +5,6 @@ pytest_plugins = (
     "tests.support.rabbitmq",
     "tests.support.pgbouncer",
     "tests.support.proxy",
+    "tests.support.relays",
+    "tests.support.promtool",
 )
