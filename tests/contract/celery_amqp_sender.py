@@ -23,7 +23,7 @@ class Published:
 
 def read_back(properties: bytes) -> dict[str, Any]:
     """Properties as a worker's py-amqp reads them."""
-    message = amqp.Message()
+    message: Any = amqp.Message()
     message._load_properties(60, properties, 0)
     return dict(message.properties)
 
@@ -36,9 +36,10 @@ class _Channel(pyamqp.Channel):
     def __init__(self) -> None:
         self.sent: list[Published] = []
 
-    def basic_publish(self, message: Any, **options: Any) -> None:
-        body = message.body if isinstance(message.body, bytes) else message.body.encode()
-        properties = read_back(message._serialize_properties())
+    def basic_publish(self, msg: Any, *given: Any, **options: Any) -> None:
+        assert not given
+        body = msg.body if isinstance(msg.body, bytes) else msg.body.encode()
+        properties = read_back(msg._serialize_properties())
         self.sent.append(Published(options["exchange"], options["routing_key"], properties, body))
 
 
@@ -48,8 +49,10 @@ class CeleryAmqpSender:
     def __init__(self) -> None:
         self.app = Celery("wire", broker="amqp://127.0.0.1:1//", set_as_current=False)
         self._channel = _Channel()
-        self._producer = Producer(None)
-        self._producer._channel = self._channel
+        nothing: Any = None
+        producer: Any = Producer(nothing)
+        producer._channel = self._channel
+        self._producer: Producer = producer
 
     def send(
         self,

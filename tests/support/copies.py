@@ -37,7 +37,7 @@ def copy_of(message: Message, *, message_id: str | None = None, plain: bool = Fa
         ordering_key=message.ordering_key,
         created_at=CREATED.timestamp(),
         expires_at=message.expires_at,
-        plain=plain,
+        plain=plain and message.expires_at is not None,
         ended=False,
     )
     return Copy(row, publication)

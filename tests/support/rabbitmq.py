@@ -221,8 +221,8 @@ def queue_lengths(url: str, *queues: str, missing_ok: bool = False) -> list[int 
     for queue in queues:
         with Connection(url) as connection:
             try:
-                declared: Any = connection.default_channel.queue_declare(queue, passive=True)
-                lengths.append(declared.message_count)
+                channel: Any = connection.default_channel
+                lengths.append(channel.queue_declare(queue, passive=True).message_count)
             except amqp.NotFound:
                 if not missing_ok:
                     raise

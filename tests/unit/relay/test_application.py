@@ -136,7 +136,6 @@ def test_the_applications_broker_is_taken_unless_one_is_given(shop: str, attribu
 
 
 def test_an_application_without_a_broker_is_refused(shop: str, app: Celery) -> None:
-    app.conf.broker_url = None
-    app.conf.broker_write_url = None
+    app.conf.update(broker_url=None, broker_write_url=None)
     with pytest.raises(ConfigurationError, match="it has no broker_url; set OUTBOX_BROKER_URL"):
         completed(RelaySettings(database_url="postgresql://h/d", app=shop))
