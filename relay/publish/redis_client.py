@@ -95,7 +95,7 @@ def _master(url: str, limits: dict[str, Any], options: RedisOptions) -> "redis.R
         access["username"] = unquote(parts[0].username)
     if options.ssl is not None:
         access |= {"ssl": True, **options.ssl}
-    to_sentinels = {name: limits[name] for name in ("socket_timeout", "socket_connect_timeout")}
+    to_sentinels = {name: limits[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
     sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
         [(each.hostname or "127.0.0.1", each.port or _SENTINEL_PORT) for each in parts],
         sentinel_kwargs={**to_sentinels, **options.sentinel},
