@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -9,7 +11,7 @@ import psycopg
 
 from outbox.errors import OutboxError, Unreachable
 from relay.bell import Bell
-from relay.database import connect, first_line, identify, shown_url
+from relay.database import ForeignPosition, connect, first_line, identify, shown_url
 from relay.events import (
     BrokerUnavailable,
     DatabaseConnected,
@@ -23,6 +25,7 @@ from relay.events import (
 from relay.lead import Leadership
 from relay.lease import LeaseLost, Term
 from relay.outage import Outage
+from relay.prune import Pruner
 from relay.publish import BrokerOutage, Publisher
 from relay.publish.choice import make_publisher
 from relay.queries import queries_for
@@ -118,15 +121,29 @@ class Relay:
                 identify(connection, self._queries)
                 self._outage.over()
                 self._observe(DatabaseConnected("work"))
-                Work(around, term, connection).run(once=once)
+                with self._retention(term, once):
+                    Work(around, term, connection).run(once=once)
                 self._stop.set()  # the loop ends only when it is told to, or when nothing is left to do
         except LeaseLost:
             self._leave(term)
-        except (psycopg.Error, Unreachable) as error:
+        except (psycopg.Error, Unreachable, ForeignPosition) as error:
             self._outage.failed(first_line(error))
             self._leadership.end(term, "the work connection broke")
             # Without a pause a database that refuses this connection but serves the lease's would spin the epoch.
             self._stop.wait(_RECONNECT_SECONDS)
+
+    @contextmanager
+    def _retention(self, term: Term, once: bool) -> Iterator[None]:
+        """On its own thread and connection: the loop never waits for it, and it ends with the term."""
+        if once:
+            yield
+            return
+        pruner = Pruner(self._settings, self._queries, term, self._observe, self._leadership.holds)
+        pruner.start()
+        try:
+            yield
+        finally:
+            pruner.stop()
 
     def _surroundings(self, publisher: Publisher, routing: Routing) -> Surroundings:
         return Surroundings(

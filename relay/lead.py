@@ -51,7 +51,7 @@ import psycopg
 from tenacity import RetryCallState, RetryError, Retrying, retry_if_exception, wait_exponential_jitter
 
 from relay.accelerator import Accelerator
-from relay.database import ReadOnlyStandby, RefusedByServer, UnsuitableRole, connect, first_line, identify
+from relay.database import ReadOnlyStandby, RefusedByServer, UnsuitableRole, connect, first_line
 from relay.events import (
     DatabaseConnected,
     LeadershipGained,
@@ -65,12 +65,14 @@ from relay.lease import Look, Suspicion, Term, suspect, trusted_until
 from relay.outage import Outage
 from relay.queries import Queries
 from relay.queries.leader import LISTEN
+from relay.rebase import Admission
 from relay.registry import Registration
 from relay.session import Session
 from relay.settings import RelaySettings
 from relay.watch import Watch
 
 _POLL_SECONDS = 0.1
+_ASIDE_SECONDS = 1.0
 _GRACE_SECONDS = (0.15, 0.25)
 # Waiting does not mend these; but a relay that was once let in rather waits than dies of a failover or a rotation.
 _REFUSALS = (RefusedByServer, UnsuitableRole, ReadOnlyStandby, psycopg.errors.InsufficientPrivilege)
@@ -87,6 +89,7 @@ class Leadership:
         self._registration = registration
         self._observer = observer
         self._outage = Outage("lease", observer)
+        self._admission = Admission(settings, queries, observer)
         self._ttl = timedelta(seconds=settings.lease_ttl)
         self._poll = min(_POLL_SECONDS, settings.lease_ttl / 12)
         self._watch = Watch()
@@ -182,7 +185,9 @@ class Leadership:
         ttl = self._settings.lease_ttl
         # Half a TTL: after an answer that never comes there must be time to reconnect and renew before trust runs out.
         with connect(self._settings.database_url, ttl, "lease", deadline=ttl / 2) as connection:
-            identify(connection, self._queries)
+            if not self._admission.admit(connection):
+                self._stand_aside(connection)
+                return
             self._begin(connection)
             accelerator = Accelerator(connection, self._queries)
             while not self._stopping:
@@ -192,6 +197,16 @@ class Leadership:
                 if self._watch.keep(pause, connection.fileno()):
                     connection.notified()  # or the end of the connection, which it raises
             self._release(connection)
+            self._registration.remove(connection)
+
+    def _stand_aside(self, connection: Session) -> None:
+        """This database is another cluster's: alive and seen, but not a candidate until it is adopted."""
+        if self._term is not None:
+            self._lose(self._term, "the database is not the one it was")
+        self._registration.failed(self._admission.why)
+        self._registration.refresh(connection)
+        self._watch.keep(_ASIDE_SECONDS)
+        if self._stopping:
             self._registration.remove(connection)
 
     def _served(self) -> None:

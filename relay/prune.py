@@ -21,6 +21,7 @@ Failures. Every step is one statement with short timeouts. It can be lost, repea
 may go whoever asks. A relay that lost its lease sees no row of its own and stops.
 """
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -110,20 +111,18 @@ class Prune:
 
     connection: Database
     queries: PruneQueries
-    settings: RelaySettings
     term: Term | None
+    """None by hand: then the statements have no fence."""
     observer: Observer
+    schema: str
+    keep: timedelta
     clock: Callable[[], float] = time.monotonic
-    keep: timedelta = timedelta(0)
     batch: int = BATCH
     pruned: dict[str, int] = field(default_factory=dict)
     """Rows by table, since the beginning."""
     _walks: tuple[_Walk, ...] = field(default_factory=_walks)
     _everywhere: bool = True
     _met_old: bool = False
-
-    def __post_init__(self) -> None:
-        self.keep = self.keep or kept_for(self.settings.retention_days, self.settings.horizon_days)
 
     def step(self) -> int:
         """One statement of the next walk that does not rest; returns how many rows went."""
@@ -142,7 +141,7 @@ class Prune:
             "blocks": BLOCKS,
             "keep": self.keep,
             "everywhere": self._everywhere,
-            "receipt_table": f"{quoted_schema(self.settings.schema)}.inbox_receipt",
+            "receipt_table": f"{quoted_schema(self.schema)}.inbox_receipt",
         }
         if self.term is not None:
             parameters |= {"epoch": self.term.epoch, "holder": self.term.holder}
@@ -206,7 +205,9 @@ class Pruner:
         pause = 1.0  # a new leader has better things to do first
         while not self._stop.wait(pause) and self._holds(self._term):
             try:
-                with connect(self._settings.database_url, self._settings.lease_ttl, "prune") as connection:
+                with connect(
+                    self._settings.database_url, self._settings.lease_ttl, "prune", wanted=self._wanted
+                ) as connection:
                     identify(connection, self._queries)
                     self._work(connection)
             except LeaseLost:
@@ -215,10 +216,14 @@ class Pruner:
                 self._observer(DatabaseUnavailable(f"prune: {first_line(error)}"))
                 pause = 30.0
 
+    def _wanted(self) -> bool:
+        return not self._stop.is_set() and self._holds(self._term)
+
     def _work(self, connection: Session) -> None:
         limit_waits(connection)
         queries = prune_queries_for(self._settings.schema)
-        prune = Prune(connection, queries, self._settings, self._term, self._observer)
+        keep = kept_for(self._settings.retention_days, self._settings.horizon_days)
+        prune = Prune(connection, queries, self._term, self._observer, self._settings.schema, keep)
         pause = 0.0
         while not self._stop.wait(pause) and self._holds(self._term):
             started = time.monotonic()
@@ -243,3 +248,11 @@ def prune_once(prune: Prune, *, dry_run: bool) -> dict[str, int]:
         with prune.connection.transaction(force_rollback=dry_run):
             prune.step()
     return prune.pruned
+
+
+def audited(prune: Prune, who: str) -> None:
+    """By hand means by somebody."""
+    messages = prune.pruned.get("outbox_message", 0)
+    why = f"kept for {prune.keep.total_seconds() / 86400:g} days"
+    detail = json.dumps(prune.pruned)
+    prune.connection.execute(prune.queries.audited, {"who": who, "why": why, "affected": messages, "detail": detail})

@@ -108,8 +108,9 @@ class Admission:
         self._settings = settings
         self._queries = queries
         self._observer = observer
-        self._said = ""
         self._epoch = 0
+        self.why = ""
+        """Why it was not let in, the last time."""
 
     def admit(self, connection: Database) -> bool:
         """False: stand aside and ask again in a second; it has been said why. Raises what no waiting will change."""
@@ -117,22 +118,23 @@ class Admission:
             epoch = identify(connection, self._queries)
         except ForeignPosition as error:
             return self._adopted(str(error))
-        self._said = ""
+        self.why = ""
         self._compare(epoch)
         return True
 
     def _adopted(self, why: str) -> bool:
         if self._settings.adopt != "auto":
-            if self._said != why:
+            if self.why != why:
                 self._observer(ClusterMoved(why))
-                self._said = why
+                self.why = why
             return False
         try:
             adopt(self._settings, self._observer, why)
         except psycopg.errors.LockNotAvailable:
-            self._observer(DatabaseUnavailable("adopt: waiting for transactions that write messages to end"))
+            self.why = "adopt: waiting for transactions that write messages to end"
+            self._observer(DatabaseUnavailable(self.why))
             return False
-        self._epoch = 0
+        self.why, self._epoch = "", 0
         return True
 
     def _compare(self, epoch: int) -> None:

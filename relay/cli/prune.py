@@ -8,9 +8,10 @@ import psycopg
 from outbox.errors import OutboxError
 from relay.cli.options import configuration, connected, json_option, located, one_place
 from relay.database import identify
-from relay.duration import parse_duration, shown_duration
+from relay.duration import parse_duration
+from relay.events import ignore
 from relay.pause import operator
-from relay.prune import Prune, audited, checked_age, kept_for, limit_waits, prune_once
+from relay.prune import Prune, audited, checked_age, kept_for, prune_once
 from relay.queries import queries_for
 from relay.queries.prune import prune_queries_for
 
@@ -27,9 +28,24 @@ def prune(
 ) -> None:
     """Forget finished messages now; a leading relay does so by itself."""
     place = one_place(config, outbox, schema)
-    settings = configuration(config, outbox, schema=schema).numbers(place.outbox)
-    keep = (
-        kept_for(settings.retention_days, settings.horizon_days)
-        if older_than is None
-        else checked_age(parse_duration(older_than, "--older-than"), settings.horizon_days)
-    )
+    values = configuration(config, outbox, schema=schema).values(place.outbox)
+    retention, horizon = values["retention_days"].value, values["horizon_days"].value
+    if older_than is None:
+        keep = kept_for(retention, horizon)
+    else:
+        keep = checked_age(parse_duration(older_than, "--older-than"), horizon)
+    with connected(place, "prune") as connection:
+        identify(connection, queries_for(place.schema))
+        work = Prune(connection, prune_queries_for(place.schema, fenced=False), None, ignore, place.schema, keep)
+        try:
+            gone = prune_once(work, dry_run=dry_run)
+        except psycopg.errors.LockNotAvailable:
+            raise OutboxError("a table is locked by another transaction; end it and run this again") from None
+        if not dry_run:
+            audited(work, operator())
+    days = keep.total_seconds() / 86400
+    if as_json:
+        click.echo(json.dumps({"format": 1, "dry_run": dry_run, "kept_days": days, "rows": gone}))
+        return
+    rows = ", ".join(f"{count:,} of {table}" for table, count in sorted(gone.items()))
+    click.echo(f"{'would go' if dry_run else 'gone'}: {rows or 'nothing'} (kept for {days:.4g} days)")

@@ -1,8 +1,11 @@
 """Dump and restore into another cluster while the application already writes: nothing skipped, nothing old repeated."""
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -12,7 +15,8 @@ from relay.database import ForeignPosition, connect, identify
 from relay.embedded import Postgres, wait_until
 from relay.events import ClusterAdopted, ClusterMoved, Event, HistoryLost
 from relay.migrate import upgrade
-from relay.rebase import Admission
+from relay.queries.rebase import RebaseQueries, rebase_queries_for
+from relay.rebase import Admission, rebase
 from relay.settings import RelaySettings
 from tests.support.postgres import VERSIONS, postgres_of
 from tests.support.restore import QUERIES, Client, Reader, burn, counter, move, other_cluster
@@ -238,6 +242,28 @@ def test_a_leader_that_does_not_know_finds_its_epoch_gone(clusters: Clusters) ->
     reader.close()
 
 
+@pytest.mark.parametrize("step", [field.name for field in fields(RebaseQueries)])
+def test_a_rebase_interrupted_anywhere_has_not_happened(database: str, step: str) -> None:
+    with psycopg.connect(database, autocommit=True) as client:
+        waiting = add(client, "k", 5)
+        client.execute("UPDATE outbox_leader SET system_id = system_id - 1")
+        everything = (
+            "SELECT (SELECT array_agg(p::text) FROM outbox_leader p),"
+            " (SELECT array_agg(m::text) FROM outbox_message m),"
+            " (SELECT array_agg(w::text) FROM outbox_window w), (SELECT count(*) FROM outbox_audit)"
+        )
+        before = client.execute(everything).fetchall()
+        broken = replace(rebase_queries_for("public"), **{step: b"SELECT 1 / 0"})
+        with pytest.raises(psycopg.errors.DivisionByZero), connect(database, 3.0, "test") as connection:
+            rebase(connection, broken, schema_sequence="public.outbox_message_seq", who="test", why="")
+        assert client.execute(everything).fetchall() == before
+        assert admitted(database, "auto", [])
+        reader = Reader(database)
+        reader.drain()
+        assert reader.ids == waiting
+        reader.close()
+
+
 def test_a_rebase_gives_way_to_a_long_writer_and_tries_again(clusters: Clusters) -> None:
     old, new = clusters.databases()
     story = Story(old)
@@ -279,7 +305,7 @@ def test_a_sequence_that_was_left_behind_loses_nothing(clusters: Clusters) -> No
         reader.close()
 
 
-def test_an_older_physical_copy_repeats_nothing_that_it_had_published(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_older_physical_copy_repeats_nothing_that_it_had_published() -> None:
     """Same identifier, consistent inside: only a relay that has seen more can tell, and it does."""
     with Postgres() as postgres:
         url = postgres.url()
@@ -295,7 +321,7 @@ def test_an_older_physical_copy_repeats_nothing_that_it_had_published(tmp_path_f
         admission = Admission(settings(url, "ask"), QUERIES, events.append)
         postgres.stop()
         copy = postgres.folder / "copy"
-        _copy(postgres, postgres.data, copy)
+        _copy(postgres.data, copy)
         postgres.start()
         with psycopg.connect(url, autocommit=True) as client:
             add(client, count=5)
@@ -315,7 +341,5 @@ def test_an_older_physical_copy_repeats_nothing_that_it_had_published(tmp_path_f
         reader.close()
 
 
-def _copy(postgres: Postgres, source: object, target: object) -> None:
-    import subprocess
-
-    subprocess.run(["cp", "-a", str(source), str(target)], check=True)  # noqa: S607
+def _copy(source: Path, target: Path) -> None:
+    subprocess.run(["cp", "-a", source, target], check=True)  # noqa: S607  (owner and modes must stay)

@@ -1,5 +1,6 @@
 """Messages of any age and outcome, for tests of what may be forgotten."""
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,7 +11,6 @@ from relay.events import Event
 from relay.lease import Term
 from relay.prune import Prune
 from relay.queries.prune import prune_queries_for
-from relay.settings import RelaySettings
 
 Client = psycopg.Connection[tuple[Any, ...]]
 
@@ -23,14 +23,14 @@ class Retention:
     def __init__(self, url: str, term: Term | None, batch: int = 2000) -> None:
         self.events: list[Event] = []
         self.seconds = 0.0
-        settings = RelaySettings(database_url=url, broker_url="redis://localhost:1/0")
         self.connection = connect(url, 3.0, "test")
         self.prune = Prune(
             self.connection,
             prune_queries_for("public", fenced=term is not None),
-            settings,
             term,
             self.events.append,
+            "public",
+            timedelta(days=7, hours=1),
             clock=lambda: self.seconds,
             batch=batch,
         )
