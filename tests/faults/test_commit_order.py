@@ -45,6 +45,20 @@ class Stage:
     def start_relay(self, env: Mapping[str, str]) -> None:
         wait_for_line(self.programs.relay(self.database, self.broker_url, env=env), "leadership_gained")
 
+    @contextmanager
+    def away(self, really: bool) -> Iterator[None]:
+        """A relay that looks all the time has hardly two transactions in a window, and any order is right for one.
+
+        Away meanwhile, it finds everything in one window of several pages, late and fresh.
+        """
+        relay = self.programs.started[-1]
+        if really:
+            relay.freeze()
+        try:
+            yield
+        finally:
+            relay.thaw()
+
 
 @pytest.fixture
 def stage(programs: Programs, database: str, broker_url: str) -> Iterator[Stage]:
@@ -63,11 +77,13 @@ def play(stage: Stage, seed: int, plan: Schedule) -> set[str]:
         connection.execute("TRUNCATE ledger_intent")
         connection.execute("UPDATE ledger_counter SET position = 0")
     with Arrivals(stage.broker_url, queue) as arrivals, arrivals.watching():
-        outcome = stage.interleaving.run(plan, queue)
+        with stage.away(seed % 2 == 1):
+            outcome = stage.interleaving.run(plan, queue)
+        back = time.monotonic() if seed % 2 == 1 else 0.0
         verdict = settle(stage.database, arrivals)
         assert verdict.written == len(outcome.committed), f"seed {seed}: the ledger and the writers agree"
         assert not outcome.rolled_back & arrivals.look(), f"seed {seed}"
-        slowest = max(arrivals.seen[name] - at for name, at in outcome.committed.items())
+        slowest = max(arrivals.seen[name] - max(at, back) for name, at in outcome.committed.items())
         assert slowest <= PUBLISHED_WITHIN, f"seed {seed}: published {slowest:.2f} s after its commit"
     return outcome.rolled_back
 
