@@ -67,6 +67,17 @@ def test_a_wrong_request_is_refused_and_harms_nobody(port: int, said: bytes) -> 
     assert ask(port)[0] == 200
 
 
+def ended(line: socket.socket) -> bool:
+    """Whether the other side has closed it."""
+    line.setblocking(False)
+    try:
+        return line.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
 def test_callers_who_never_finish_take_no_thread_and_keep_nobody_out(port: int) -> None:
     """More than there is room for: the oldest make way, at once, not when their time is up."""
     threads = threading.active_count()
@@ -76,6 +87,7 @@ def test_callers_who_never_finish_take_no_thread_and_keep_nobody_out(port: int) 
             line.sendall(b"GET /livez HTTP/1.1\r\nHost: ")
         assert [ask(port)[0] for _ in range(20)] == [200] * 20
         assert threading.active_count() <= threads + 8
+        assert sum(ended(line) for line in lines) >= 100 - 32
     finally:
         for line in lines:
             line.close()
