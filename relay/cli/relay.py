@@ -43,10 +43,10 @@ def relay(
     first = next(iter(settings.values()))
     if any(each.app for each in settings.values()):
         sys.path.insert(0, str(Path.cwd()))  # as `celery -A` does
-    configure_logs(first.name, form=first.log_format, verbose=verbose, several=len(settings) > 1)
     monitor = Monitor(first.http, installed_version(), observer=EventLog(next(iter(settings))))
     host = Host(settings, monitor=monitor)
-    host.stop_on_signals()
+    host.stop_on_signals()  # before the first thread, the log's: one that does not block SIGTERM would die of it
+    configure_logs(first.name, form=first.log_format, verbose=verbose, several=len(settings) > 1)
     with monitor:
         host.run(once=once)
 

@@ -39,7 +39,7 @@ class Relays:
         programs.environment |= {"OUTBOX_DATABASE_URL": database, "OUTBOX_BROKER_URL": broker_url}
 
     def start(self, name: str) -> None:
-        self.by_name[name] = self._programs.relay(*self._urls, "--name", name, name=name, env=TTL)
+        self.by_name[name] = self._programs.relay(*self._urls, "-v", "--name", name, name=name, env=TTL)
 
     def leader(self) -> str | None:
         with psycopg.connect(self._database) as connection:
