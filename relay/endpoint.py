@@ -82,7 +82,10 @@ class Endpoint:
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= _MOST_CONNECTIONS:
-            next(iter(self._open)).transport.abort()
+            # Forgotten at once: its own task hears of it only later, and the next newcomer must not evict it again.
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
         self._open[writer] = None
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _HEAD_SECONDS)
