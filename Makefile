@@ -6,10 +6,10 @@ READY  := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench chaos wheel lock clean
+.PHONY: help demo test check bench bench-peers chaos wheel lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
 
 demo: $(READY) ## real PostgreSQL, Valkey, two relays and a worker; kills some of them on stage
 	@$(BIN)/outbox demo
@@ -23,8 +23,11 @@ check: $(READY) ## ruff, mypy --strict, import rules, public names
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/contract/test_architecture.py tests/contract/test_public_api.py
 
-bench: $(READY) ## speed, as ratios measured side by side; writes build/bench.json
+bench: $(READY) ## speed, as ratios measured side by side (about 12 minutes); writes build/bench.json
 	@$(BIN)/python -m benchmarks
+
+bench-peers: $(READY) build/peers-venv/.ready ## the relay beside other libraries, in an environment of their own
+	@$(BIN)/python -m benchmarks.peers
 
 chaos: $(READY) ## the fault tests in their long form (about 8 minutes)
 	@$(BIN)/python -m pytest -m chaos --durations=0
@@ -51,4 +54,12 @@ $(READY): requirements.lock
 	 else $(PYTHON) -m venv $(VENV) && pip="$(BIN)/python -m pip"; fi; \
 	 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $$pip install -q --require-hashes -r requirements.lock && \
 	 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $$pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+build/peers-venv/.ready: benchmarks/peers/requirements.txt
+	@rm -rf build/peers-venv && mkdir -p build
+	@if $(PYTHON) -m pip --version >/dev/null 2>&1; \
+	 then $(PYTHON) -m venv --without-pip build/peers-venv && pip="$(PYTHON) -m pip --python build/peers-venv/bin/python"; \
+	 else $(PYTHON) -m venv build/peers-venv && pip="build/peers-venv/bin/python -m pip"; fi; \
+	 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $$pip install -q -r benchmarks/peers/requirements.txt
 	@touch $@
