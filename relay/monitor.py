@@ -70,6 +70,8 @@ class Monitor:
         self._metrics = RelayMetrics(registry)
         self._gauges = DatabaseGauges(registry, fresh_seconds)
         self.address: str | None = None
+        # Told when it starts: the log is not there yet.
+        self._news: EndpointOpened | EndpointUnavailable | None = None
         self._endpoint = self._bound(address)
 
     def observe(self, outbox: str, settings: RelaySettings) -> Observer:
@@ -104,6 +106,8 @@ class Monitor:
         return generate_latest(self._scrape)
 
     def __enter__(self) -> "Monitor":
+        if self._news is not None:
+            self._observer(self._news)
         self._gauges.start()
         if self._endpoint is not None:
             self._endpoint.start()
@@ -137,10 +141,10 @@ class Monitor:
                     f"cannot serve /metrics and /livez at {address} (OUTBOX_HTTP): {why}; choose another address, or"
                     " leave it empty to serve nothing"
                 ) from None
-            self._observer(EndpointUnavailable(address, why))
+            self._news = EndpointUnavailable(address, why)
             return None
         self.address = shown(listener)
-        self._observer(EndpointOpened(self.address))
+        self._news = EndpointOpened(self.address)
         return Endpoint(
             listener,
             {

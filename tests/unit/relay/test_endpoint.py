@@ -115,8 +115,8 @@ def test_the_default_address_that_is_taken_is_a_warning(monkeypatch: pytest.Monk
     told: list[Event] = []
     with listening("127.0.0.1", 0) as taken:
         monkeypatch.setattr("relay.monitor.DEFAULT_ADDRESS", shown(taken))
-        monitor = Monitor(shown(taken), "1", observer=told.append)
-    assert monitor.address is None
+        with Monitor(shown(taken), "1", observer=told.append) as monitor:
+            assert monitor.address is None
     assert [type(event) for event in told] == [EndpointUnavailable]
 
 
