@@ -73,7 +73,5 @@ def old_rows(scene: Scene, depth: RedisDepth) -> Figure:
 
     scene.clear()
     with_old, without = in_turn(REPEATS, lambda: rate(full), lambda: rate(scene))
-    print(
-        f"  old rows: {[round(rate) for rate in with_old]}/s, none: {[round(rate) for rate in without]}/s", flush=True
-    )
+    print(f"  with old rows: {with_old[-1]:,.0f}/s, without: {without[-1]:,.0f}/s (last of {REPEATS})", flush=True)
     return at_least(ratio(with_old, without), 0.9)

@@ -43,6 +43,8 @@ def figures(scene: Scene) -> dict[str, Figure]:
 
 
 def _row(what: str, size: int, run: Run) -> dict[str, float]:
+    if len(run.looks) < 2:  # it came between two looks
+        return {what: size, "first_after_seconds": round(run.first_after, 2)}
     return {
         what: size,
         "messages_per_second": round(run.rate),

@@ -10,6 +10,7 @@ from benchmarks.scene import NOTE_BYTES, Scene
 
 OURS, NAIVE, RAW = 150_000, 4_000, 200_000
 REPEATS = 5
+CLOSE = 10_000
 
 NAMES = ("relay_redis_x_naive", "relay_redis_of_limit", "relay_cpu_of_naive")
 
@@ -51,7 +52,7 @@ def relay_run(scene: Scene, depth: RedisDepth, count: int, *, note_bytes: int = 
     """A fresh log with a backlog, a fresh relay."""
     scene.clear()
     scene.fill_outbox(count, note_bytes)
-    return race(lambda: processes.relay(scene, settings), depth, count, servers(scene))
+    return race(lambda: processes.relay(scene, settings), depth, count, servers(scene), close=count <= CLOSE)
 
 
 def naive_run(scene: Scene, depth: RedisDepth, count: int) -> Run:
