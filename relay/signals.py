@@ -15,9 +15,15 @@ _HEARD = {signal.SIGTERM, signal.SIGINT}
 _INTERRUPTED = 130
 
 
+def hold_signals() -> None:
+    """Before the first thread of the process, be it the log's: the kernel gives a signal to any thread that does not
+    block it, and its default action ends the process without a hand-over."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+
+
 def on_signals(stop: Callable[[], None]) -> None:
     """Call `stop` at the first signal; a second SIGINT ends the process at once. Call it before starting threads."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    hold_signals()
     # The end of the session that started it is no reason to stop relaying. Settings are read at the start only.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 

@@ -36,6 +36,7 @@ def relay(
     from relay.host import Host
     from relay.logs import EventLog, configure_logs
     from relay.monitor import Monitor
+    from relay.signals import hold_signals
 
     _enter(workdir)
     chosen = {**flags, "adopt": "auto" if adopt else None, "i_know": i_know or None}
@@ -43,10 +44,11 @@ def relay(
     first = next(iter(settings.values()))
     if any(each.app for each in settings.values()):
         sys.path.insert(0, str(Path.cwd()))  # as `celery -A` does
+    hold_signals()
+    configure_logs(first.name, form=first.log_format, verbose=verbose, several=len(settings) > 1)
     monitor = Monitor(first.http, installed_version(), observer=EventLog(next(iter(settings))))
     host = Host(settings, monitor=monitor)
-    host.stop_on_signals()  # before the first thread, the log's: one that does not block SIGTERM would die of it
-    configure_logs(first.name, form=first.log_format, verbose=verbose, several=len(settings) > 1)
+    host.stop_on_signals()
     with monitor:
         host.run(once=once)
 
