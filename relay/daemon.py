@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import psycopg
 
 from outbox.errors import OutboxError, Unreachable
+from relay.application import completed
 from relay.bell import Bell
 from relay.database import ForeignPosition, connect, first_line, identify, shown_url
 from relay.events import (
@@ -42,7 +43,7 @@ class Relay:
     """`Relay(settings).run()` returns after `stop()` or SIGTERM: batch finished, position advanced, lease released."""
 
     def __init__(self, settings: RelaySettings, observer: Observer = ignore) -> None:
-        self._settings = settings
+        settings = self._settings = completed(settings)
         self._outside = observer
         self._stop = threading.Event()
         self._queries = queries_for(settings.schema)
