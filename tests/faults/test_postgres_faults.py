@@ -53,7 +53,7 @@ class AsyncWriter:
             yield
         finally:
             stop.set()
-            thread.join()
+            thread.join(30)  # it may hang with a database that hangs, which must not hide why
 
     def _write(self, stop: threading.Event) -> None:
         try:

@@ -53,11 +53,13 @@ def outages(scene: Scene, since: int) -> list[timedelta]:
 
 def freeze(scene: Scene, valkey: Valkey, seconds: float) -> None:
     said = len(scene.relay.output())
+    ((published,),) = scene.query("SELECT max(seq) FROM outbox_message")
     valkey.freeze()
     scene.writer.write(5, rollbacks=0)
     # Whatever it opened it has opened by now: from here on nothing may move until the broker answers.
     wait_for_line(scene.relay, "broker_unavailable", since=said)
     before = scene.position()
+    assert before.last_seq <= published, "never past what the broker has not answered for"
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         assert scene.position() == before, "no position without an answer, no lease lost"

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from relay.embedded import Postgres, PostgresBinaries
+from relay.embedded import Postgres, PostgresBinaries, wait_until
 from relay.embedded.binaries import installation, system_postgres, wheel_postgres
 from tests.support.debian import Unavailable, library_folders, unpack
 from tests.support.servers import missing
@@ -120,9 +120,18 @@ def keep_commits_in_memory(cluster: Postgres) -> None:
     with psycopg.connect(cluster.url(), autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
         connection.execute("SELECT pg_reload_conf()")
-        found = connection.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'").fetchall()
-    for (pid,) in found:
+        wait_until(lambda: _stopped_asleep(connection), 10, "the log writer to be stopped")
+
+
+def _stopped_asleep(connection: psycopg.Connection[Any]) -> bool:
+    """Stopped while it writes, it would hold a lock that every commit needs: then it goes on, for another try."""
+    writer = "SELECT pid, wait_event FROM pg_stat_activity WHERE backend_type = 'walwriter'"
+    for pid, _ in connection.execute(writer).fetchall():
         os.kill(pid, signal.SIGSTOP)
+        if connection.execute(writer).fetchall() == [(pid, "WalWriterMain")]:
+            return True
+        os.kill(pid, signal.SIGCONT)
+    return False
 
 
 @contextmanager
