@@ -17,11 +17,11 @@ demo: $(READY) ## real PostgreSQL, Valkey, two relays and a worker; kills some o
 test: $(READY) ## all tests against real servers (about 5 minutes)
 	@$(BIN)/python -m pytest -m "not chaos"
 
-check: $(READY) ## ruff, mypy --strict, import rules, public names
+check: $(READY) ## ruff, mypy --strict, import rules, public names, deploy files
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q tests/contract/test_architecture.py tests/contract/test_public_api.py
+	@$(BIN)/python -m pytest -q tests/contract/test_architecture.py tests/contract/test_public_api.py tests/contract/test_deploy.py
 
 bench: $(READY) ## speed, as ratios measured side by side (about 12 minutes); writes build/bench.json
 	@$(BIN)/python -m benchmarks

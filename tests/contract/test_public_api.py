@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from importlib.metadata import entry_points
@@ -108,7 +109,7 @@ def test_types_are_shipped_with_each_package(package: ModuleType) -> None:
         (Inbox, "(sessions, *, schema='public', receipt_timeout=datetime.timedelta(seconds=300))"),
         (consumer, "(app, inbox, *, name)"),
         (RelaySettings.from_env, "(environ=None, overrides=None)"),
-        (Relay.run, "(self)"),
+        (Relay.run, "(self, *, once=False)"),
         (Relay.stop, "(self)"),
     ],
     ids=lambda value: getattr(value, "__qualname__", ""),
@@ -141,7 +142,9 @@ def test_a_relay_is_made_from_settings_and_an_observer() -> None:
         ),
         (
             RelaySettings,
-            "database_url broker_url schema name lease_ttl batch_size poll_seconds default_queue broker_timeout holder",
+            "database_url broker_url schema name lease_ttl batch_size poll_seconds default_queue broker_timeout"
+            " resign_seconds transport app tasks ordering_on_dead wakeup adopt retention_days horizon_days http log_format"
+            " i_know holder",
         ),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -205,24 +208,17 @@ def test_a_delivery_offers_an_idempotency_key() -> None:
 
 
 def test_every_setting_has_its_variable() -> None:
-    assert VARIABLES == {
-        "OUTBOX_DATABASE_URL": "database_url",
-        "OUTBOX_BROKER_URL": "broker_url",
-        "OUTBOX_SCHEMA": "schema",
-        "OUTBOX_RELAY_NAME": "name",
-        "OUTBOX_LEASE_TTL": "lease_ttl",
-        "OUTBOX_BATCH_SIZE": "batch_size",
-        "OUTBOX_POLL_SECONDS": "poll_seconds",
-        "OUTBOX_DEFAULT_QUEUE": "default_queue",
-        "OUTBOX_BROKER_TIMEOUT": "broker_timeout",
-    }
     # The holder is drawn anew by each process; nobody may configure it.
     assert set(field_names(RelaySettings)) - set(VARIABLES.values()) == {"holder"}
-    assert OTHER_VARIABLES == ("OUTBOX_POSTGRES_BIN", "OUTBOX_VALKEY_BIN")
+    odd = {"OUTBOX_RELAY_NAME": "name"}
+    assert {variable: f"{odd.get(variable, variable[7:].lower())}" for variable in VARIABLES} == VARIABLES
+    assert OTHER_VARIABLES == ("OUTBOX_CONFIG", "OUTBOX_POSTGRES_BIN", "OUTBOX_VALKEY_BIN")
+    page = (ROOT / "docs" / "reference.md").read_text()
+    assert set(re.findall(r"^\| `(OUTBOX_\w+)` \|", page, re.M)) == set(VARIABLES)
 
 
 def test_the_commands_are_these() -> None:
-    assert sorted(commands.commands) == ["demo", "migrate", "relay", "status", "version"]
+    assert sorted(commands.commands) == "config demo migrate pause prune relay resume status version".split()
 
 
 def test_the_command_line_is_installed_under_both_names() -> None:
