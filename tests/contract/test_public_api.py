@@ -143,8 +143,8 @@ def test_a_relay_is_made_from_settings_and_an_observer() -> None:
         (
             RelaySettings,
             "database_url broker_url schema name lease_ttl batch_size poll_seconds default_queue broker_timeout"
-            " resign_seconds transport app tasks ordering_on_dead wakeup adopt retention_days horizon_days http log_format"
-            " i_know holder",
+            " resign_seconds transport app tasks ordering_on_dead wakeup adopt retention_days horizon_days http"
+            " log_format i_know holder",
         ),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
