@@ -21,6 +21,8 @@ def main(wanted: list[str]) -> int:
         print(f"no such figure: {', '.join(unknown)}; there are {', '.join(sorted(known))}", file=sys.stderr)
         return 2
     found: dict[str, figures.Figure] = {}
+    if not wanted:
+        TARGET.unlink(missing_ok=True)  # a full run leaves nothing of an earlier one
     for module in MODULES:
         if not wanted or {_short(module), *module.NAMES} & set(wanted):
             found |= _measured(module)
