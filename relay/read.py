@@ -13,9 +13,7 @@ from relay.database import Database
 from relay.lease import LeaseLost, Term
 from relay.outcome import Fates
 from relay.queries import Queries
-from relay.window import Batch, Bounds, Page, Row, Window, pages
-
-_END_OF_LOG = 2**63 - 1
+from relay.window import END_OF_LOG, Batch, Bounds, Page, Row, Window, only_page, pages
 
 
 class Log:
@@ -92,7 +90,7 @@ class Log:
     def batches(self, window: Window) -> Iterator[Batch]:
         """The window's rows in order of seq, a page at a time; those of a large window are read ahead."""
         if window.rows <= self._page_size:
-            yield from self._page(self._connection, window, Page(window.last_seq, _END_OF_LOG, "0", str(_END_OF_LOG)))
+            yield from self._page(self._connection, window, only_page(window))
         elif self._ahead is None:
             yield from self._pages(self._connection, window)
         else:
@@ -111,9 +109,9 @@ class Log:
             rows = self._rows(connection, window, replace(page, low=low), most)
             self.appetite.took(len(rows), sum(len(row.body) for row in rows))
             last = len(rows) < most
-            if rows or page.high != _END_OF_LOG:
+            if rows or page.high != END_OF_LOG:
                 # The page's own bound when it is finished: a re-read after a crash then begins where the next one does.
-                yield Batch(page.high if last and page.high != _END_OF_LOG else rows[-1].seq, rows, read_at)
+                yield Batch(page.high if last and page.high != END_OF_LOG else rows[-1].seq, rows, read_at)
             if last:
                 return
             low = rows[-1].seq
@@ -128,7 +126,7 @@ class Log:
         return [Bounds(*row) for row in connection.execute(self._queries.plan, parameters)]
 
     def _rows(self, connection: Database, window: Window, page: Page, most: int) -> list[Row]:
-        query = self._queries.page_resumed if window.number == self._resumed else self._queries.page
+        query = self._page_query(window, page)
         parameters = {
             "prev": window.prev,
             "next": window.next,
@@ -136,9 +134,16 @@ class Log:
             "high": page.high,
             "first_xid": page.first_xid,
             "last_xid": page.last_xid,
+            "xids": list(page.xids),
             "most": most,
         }
         return list(map(Row._make, connection.execute(query, parameters, binary=True)))
+
+    def _page_query(self, window: Window, page: Page) -> bytes:
+        resumed = window.number == self._resumed
+        if page.high == END_OF_LOG:
+            return self._queries.only_page_resumed if resumed else self._queries.only_page
+        return self._queries.page_resumed if resumed else self._queries.page
 
     def _write(self, by_ctid: bytes, by_key: bytes, **parameters: Any) -> tuple[Any, ...] | None:
         """By remembered place first, by key when the row has moved (the renewal moves it once a second)."""

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+END_OF_LOG = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -78,20 +80,29 @@ class Page:
     high: int
     first_xid: str
     last_xid: str
+    xids: tuple[str, ...] = ()
+    """Looked up one by one, outside the range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A row of the page plan: highest seq, and the range of fresh transaction ids (None: late rows only)."""
+    """A row of the page plan: highest seq, the range of transaction ids (None: none), and those that are looked up."""
 
     high: int
     first_xid: str | None
     last_xid: str | None
+    xids: Sequence[str] = ()
+
+
+def only_page(window: Window) -> Page:
+    """The whole of a small window. Its fresh transaction ids lie between the ends of its snapshots."""
+    (_, first, _), (_, last, _) = window.prev.split(":"), window.next.split(":")
+    return Page(window.last_seq, END_OF_LOG, first, last)
 
 
 def pages(last_seq: int, plan: Sequence[Bounds]) -> Iterator[Page]:
     """Chain the plan into pages. No fresh row on a page: an empty xid range, only late rows are read."""
     low = last_seq
     for bounds in plan:
-        yield Page(low, bounds.high, bounds.first_xid or "1", bounds.last_xid or "0")
+        yield Page(low, bounds.high, bounds.first_xid or "1", bounds.last_xid or "0", tuple(bounds.xids))
         low = bounds.high

@@ -45,6 +45,8 @@ class Queries:
     plan: bytes
     page: bytes
     page_resumed: bytes
+    only_page: bytes
+    only_page_resumed: bytes
     parked_keys: bytes
     collect: bytes
     due: bytes

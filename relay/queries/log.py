@@ -3,6 +3,7 @@
 from typing import LiteralString
 
 from relay.queries.fates import FATES
+from relay.queries.render import DURABLE
 
 # Rows of the log between snapshots {prev} and {next}: fresh ones by range, late committers one by one.
 # A range from prev.xmin instead would read everything written while the oldest transaction was open.
@@ -48,17 +49,20 @@ m.id::text, m.seq, m.task, m.queue, m.priority, convert_to('[' || m.args || ', '
     m.body_hash IS NOT NULL, m.ordering_key, extract(epoch FROM m.created_at)::float8, m.expires_at,
     m.expires_at IS NOT NULL AND NOT EXISTS (SELECT FROM {schema}.inbox_consumer c WHERE c.task = m.task),
     EXISTS (SELECT FROM {schema}.inbox_receipt r WHERE r.message_id = m.id AND r.consumer = m.task{ended})"""
+_PLANNED: LiteralString = "%(xids)s::xid8[]"
 CANCELLED: LiteralString = " AND r.status = 'cancelled'"
 
-# Both branches on the one log index; late and fresh rows merge by seq, neither group may go first.
+# Both branches on the one log index; late and fresh rows merge by seq, neither group may go first. The comparison of
+# pairs says where in the index to begin and to end: without it the page of one large transaction walks over all of it.
 _PAGE: LiteralString = f"""\
 SELECT {COLUMNS} FROM {{schema}}.outbox_message m WHERE NOT m.held
-    AND m.xid >= %(first_xid)s::xid8 AND m.xid <= %(last_xid)s::xid8 AND m.seq > %(low)s AND m.seq <= %(high)s
+    AND (m.xid, m.seq) > (%(first_xid)s::xid8, %(low)s) AND (m.xid, m.seq) <= (%(last_xid)s::xid8, %(high)s)
+    AND m.seq > %(low)s AND m.seq <= %(high)s AND m.xid <> ALL(%(xids)s::xid8[])
     AND m.xid >= pg_snapshot_xmax(%(prev)s::pg_snapshot) AND m.xid < pg_snapshot_xmax(%(next)s::pg_snapshot)
     AND pg_visible_in_snapshot(m.xid, %(next)s::pg_snapshot)
 UNION ALL
 SELECT {COLUMNS} FROM {{schema}}.outbox_message m WHERE NOT m.held
-    AND m.xid = ANY({_LATE}) AND m.seq > %(low)s AND m.seq <= %(high)s
+    AND m.xid = ANY({{singles}}) AND m.seq > %(low)s AND m.seq <= %(high)s
 ORDER BY 2 LIMIT %(most)s"""
 
 LOG: dict[str, LiteralString] = {
@@ -69,6 +73,7 @@ LOG: dict[str, LiteralString] = {
     "open": f"""\
 UPDATE {{schema}}.outbox_leader p SET next = pg_current_snapshot(), last_seq = p.base_seq, window_no = p.window_no + 1,
     high_seq = (SELECT last_value FROM {{schema}}.outbox_message_seq)
+FROM {DURABLE}
 WHERE {{at}} {{fence}} AND p.next IS NULL
   AND {_ROWS_BETWEEN.replace("{prev}", "p.prev").replace("{next}", "pg_current_snapshot()")}
 RETURNING {_POSITION}""",
@@ -76,6 +81,7 @@ RETURNING {_POSITION}""",
     "turn": f"""\
 UPDATE {{schema}}.outbox_leader p SET prev = p.next, next = pg_current_snapshot(), last_seq = p.base_seq,
     window_no = p.window_no + 1, high_seq = (SELECT last_value FROM {{schema}}.outbox_message_seq)
+FROM {DURABLE}
 WHERE {{at}} {{fence}} AND p.window_no = %(window_no)s AND p.next IS NOT NULL
   AND {_ROWS_BETWEEN.replace("{prev}", "p.next").replace("{next}", "pg_current_snapshot()")}
 RETURNING {_POSITION}""",
@@ -88,9 +94,13 @@ RETURNING p.ctid::text, clock_timestamp()""",
 UPDATE {{schema}}.outbox_leader p SET last_seq = %(last_seq)s FROM {_ASYNC}
 WHERE {{at}} {{fence}} AND p.window_no = %(window_no)s AND p.next IS NOT NULL AND p.last_seq <= %(last_seq)s
 RETURNING p.ctid::text, clock_timestamp()""",
-    # One index-only pass over a large window: each page's highest seq and range of fresh transaction ids.
+    # One index-only pass over a large window: each page's highest seq, the range of its transaction ids, and those ids
+    # that are looked up one by one: late committers, and large transactions, whose rows lie in many pages and would be
+    # walked over for each of them.
     "plan": f"""\
-SELECT max(seq), (min(xid) FILTER (WHERE NOT late))::text, (max(xid) FILTER (WHERE NOT late))::text
+SELECT max(high), (min(xid) FILTER (WHERE NOT single))::text, (max(xid) FILTER (WHERE NOT single))::text,
+    coalesce(array_agg(xid::text) FILTER (WHERE single), '{{{{}}}}')
+FROM (SELECT page, xid, max(seq) AS high, bool_or(late) OR count(*) > 16 AS single
 FROM (SELECT xid, seq, late, (row_number() OVER (ORDER BY seq) - 1) / %(page)s AS page FROM (
     SELECT m.xid, m.seq, false AS late FROM {{schema}}.outbox_message m WHERE NOT m.held AND m.seq > %(last_seq)s
         AND m.xid >= pg_snapshot_xmax(%(prev)s::pg_snapshot) AND m.xid < pg_snapshot_xmax(%(next)s::pg_snapshot)
@@ -98,10 +108,13 @@ FROM (SELECT xid, seq, late, (row_number() OVER (ORDER BY seq) - 1) / %(page)s A
     UNION ALL
     SELECT m.xid, m.seq, true FROM {{schema}}.outbox_message m WHERE NOT m.held AND m.seq > %(last_seq)s
         AND m.xid = ANY({_LATE})) rows) numbered
-GROUP BY page ORDER BY page""",
-    "page": _PAGE.replace("{ended}", CANCELLED),
+GROUP BY page, xid) transactions GROUP BY page ORDER BY page""",
+    "page": _PAGE.replace("{ended}", CANCELLED).replace("{singles}", _PLANNED),
+    # A small window needs no plan: its late committers are found here.
+    "only_page": _PAGE.replace("{ended}", CANCELLED).replace("{singles}", _LATE),
     # Left open by a leader before: its messages may have been published and applied long ago, and forgotten since.
-    "page_resumed": _PAGE.replace("{ended}", ""),
+    "page_resumed": _PAGE.replace("{ended}", "").replace("{singles}", _PLANNED),
+    "only_page_resumed": _PAGE.replace("{ended}", "").replace("{singles}", _LATE),
     # Are earlier messages of these keys still parked? Then these wait behind them.
     "parked_keys": """\
 SELECT DISTINCT d.ordering_key FROM {schema}.outbox_due d WHERE d.ordering_key = ANY(%(keys)s)""",
