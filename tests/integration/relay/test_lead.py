@@ -4,14 +4,16 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from psycopg import sql
 
+from outbox import Message, Outbox
 from outbox.errors import ConfigurationError, Unreachable
 from relay.database import connect
 from relay.embedded import wait_until
@@ -275,6 +277,29 @@ def test_connections_are_read_committed_and_durable_whatever_the_role_says(
     with connect(database, 3.0, "test") as connection:
         assert connection.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+
+
+def test_a_lease_and_a_window_commit_durably_in_a_session_that_says_otherwise(
+    admin: psycopg.Connection[Any],
+) -> None:
+    """As behind a pooler, where another client may have left its setting."""
+    admin.execute("""
+        CREATE TABLE commits (window_no bigint, setting text);
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO commits VALUES (NEW.window_no, current_setting('synchronous_commit'));
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER note AFTER UPDATE OF epoch, window_no ON outbox_leader FOR EACH ROW EXECUTE FUNCTION note();
+        SET synchronous_commit = off""")
+    queries, holder = queries_for("public"), uuid4()
+    lease = {"holder": holder, "ttl": timedelta(seconds=30), "seen": 0, "lock": False, "dead": None}
+    assert admin.execute(queries.acquire, lease).fetchone() == (1,)
+    fence = {"holder": holder, "epoch": 1, "page": 10}
+    for statement, window in ((queries.open, {}), (queries.turn, {"window_no": 1})):
+        with admin.transaction():
+            Outbox().add(admin, Message("billing.charge"))
+        assert admin.execute(statement, fence | window).fetchone() is not None
+    assert admin.execute("SELECT * FROM commits ORDER BY 1").fetchall() == [(0, "on"), (1, "on"), (2, "on")]
 
 
 def test_behind_a_pooler_there_is_a_lease_and_nothing_else(
