@@ -13,6 +13,7 @@ from relay.cli.config import config
 from relay.cli.exits import EXIT_FAILED, exit_code
 from relay.cli.migrate import migrate
 from relay.cli.pause import pause, resume
+from relay.cli.prune import prune
 from relay.cli.relay import relay
 from relay.cli.status import status
 from relay.signals import occupy_standard_files
@@ -65,7 +66,7 @@ def version() -> None:
     click.echo(f"celery-outbox-relay {installed_version()}, Python {sys.version.split()[0]}")
 
 
-for command in (migrate, relay, status, pause, resume, config):
+for command in (migrate, relay, status, pause, resume, prune, config):
     commands.add_command(command)
 
 
