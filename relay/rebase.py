@@ -47,16 +47,7 @@ class Adopted:
 def rebase(connection: Database, queries: RebaseQueries, *, schema_sequence: str, who: str, why: str) -> Adopted | None:
     """Set the position anew; None when there was nothing to do (any more)."""
     with connection.transaction():
-        # READ COMMITTED: each statement sees what the lock has waited for. Large backlogs take their time, and the one
-        # pass over all rows is a sequential scan.
-        connection.execute(
-            "SELECT set_config('transaction_isolation', 'read committed', true),"
-            " set_config('lock_timeout', %s, true), set_config('statement_timeout', '0', true),"
-            " set_config('enable_seqscan', 'on', true), set_config('synchronous_commit', CASE"
-            " WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'"
-            " ELSE current_setting('synchronous_commit') END, true)",
-            [_LOCK_TIMEOUT],
-        )
+        connection.execute(queries.prepare, {"lock_timeout": _LOCK_TIMEOUT})
         connection.execute(queries.lock, {})
         snapshot, before_own_id = connection.execute(queries.snapshot, {}).fetchall()[0]
         if not before_own_id:

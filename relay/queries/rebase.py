@@ -22,6 +22,13 @@ AND (m.seq > %(behind)s
     OR EXISTS (SELECT FROM {schema}.outbox_due d WHERE d.message_id = m.id))"""
 
 REBASE: dict[str, LiteralString] = {
+    # READ COMMITTED: each statement sees what the lock has waited for. Large backlogs take their time, and the one pass
+    # over all rows is a sequential scan. Durable: what is published next must not outlive it.
+    "prepare": """\
+SELECT set_config('transaction_isolation', 'read committed', true), set_config('lock_timeout', %(lock_timeout)s, true),
+    set_config('statement_timeout', '0', true), set_config('enable_seqscan', 'on', true),
+    set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
+        ELSE current_setting('synchronous_commit') END, true)""",
     # Waits for the writers and keeps new ones out; takes no transaction id (ACCESS EXCLUSIVE may), and no second
     # re-base gets in. Writers that wait for it have no seq yet: that is taken after the lock.
     "lock": "LOCK TABLE {schema}.outbox_message IN SHARE ROW EXCLUSIVE MODE",
@@ -79,6 +86,7 @@ VALUES (%(who)s, 'adopt', %(why)s, %(waiting)s, %(detail)s::json)""",
 class RebaseQueries:
     """The steps of a re-base for one schema."""
 
+    prepare: bytes
     lock: bytes
     snapshot: bytes
     leader: bytes
