@@ -60,7 +60,7 @@ class Encoder:
                 identity,
                 b'", "root_id": "',
                 identity,
-                _expires(row) if row.plain else b'", "expires": null, "outbox": {',
+                _expires(row) if row.plain and row.expires_at else b'", "expires": null, "outbox": {',
                 stamped,
                 b'"publication": 0, "attempt": 0, '
                 if not publication and not attempt

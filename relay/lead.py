@@ -51,6 +51,7 @@ import psycopg
 from tenacity import RetryCallState, RetryError, Retrying, retry_if_exception, wait_exponential_jitter
 
 from relay.accelerator import Accelerator
+from relay.bell import Bell
 from relay.database import ReadOnlyStandby, RefusedByServer, UnsuitableRole, connect, first_line
 from relay.events import (
     DatabaseConnected,
@@ -69,7 +70,6 @@ from relay.rebase import Admission
 from relay.registry import Registration
 from relay.session import Session
 from relay.settings import RelaySettings
-from relay.watch import Watch
 
 _POLL_SECONDS = 0.1
 _ASIDE_SECONDS = 1.0
@@ -92,7 +92,7 @@ class Leadership:
         self._admission = Admission(settings, queries, observer)
         self._ttl = timedelta(seconds=settings.lease_ttl)
         self._poll = min(_POLL_SECONDS, settings.lease_ttl / 12)
-        self._watch = Watch()
+        self._bell = Bell()
         self._changed = threading.Condition()
         self._term: Term | None = None
         self._last: Term | None = None
@@ -113,7 +113,7 @@ class Leadership:
         with self._changed:
             if not self._wanted:
                 self._wanted = True
-                self._watch.call()
+                self._bell.ring()
             self._changed.wait_for(lambda: self._term or self._fatal or self._stopping, timeout)
             if self._fatal:
                 raise self._fatal
@@ -134,14 +134,14 @@ class Leadership:
                 self._changed.notify_all()
         if ours:
             self._observer(LeadershipLost(term.epoch, why))
-            self._watch.call()
+            self._bell.ring()
 
     def stop(self) -> None:
         """Release the lease if it is held, and end the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        self._watch.call()
+        self._bell.ring()
         self._thread.join(timeout=2 * self._settings.lease_ttl)
 
     def _run(self) -> None:
@@ -177,7 +177,7 @@ class Leadership:
             self._lose(term, "the database could not be reached to renew the lease")
 
     def _sleep(self, seconds: float) -> None:
-        self._watch.keep(seconds)
+        self._bell.wait(seconds)
 
     def _live(self) -> None:
         """As long as one connection lasts."""
@@ -194,7 +194,7 @@ class Leadership:
                 pause = self._step(connection, accelerator)
                 self._registration.refresh(connection)
                 self._served()
-                if self._watch.keep(pause, connection.fileno()):
+                if self._bell.wait(pause, connection.fileno()):
                     connection.notified()  # or the end of the connection, which it raises
             self._release(connection)
             self._registration.remove(connection)
@@ -205,7 +205,7 @@ class Leadership:
             self._lose(self._term, "the database is not the one it was")
         self._registration.failed(self._admission.why)
         self._registration.refresh(connection)
-        self._watch.keep(_ASIDE_SECONDS)
+        self._bell.wait(_ASIDE_SECONDS)
         if self._stopping:
             self._registration.remove(connection)
 

@@ -34,7 +34,7 @@ _WARNINGS = frozenset(
 )
 _BAD_ENDINGS = ("_unavailable", "_refused", "_failed")
 _NOISE = frozenset(
-    {"lease_renewed", "page_published", "page_read", "position_advanced", "relay_woken", "window_opened"}
+    "database_connected lease_renewed page_published page_read position_advanced relay_woken window_opened".split()
 )
 
 

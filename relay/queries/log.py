@@ -99,7 +99,7 @@ RETURNING p.ctid::text, clock_timestamp()""",
     # walked over for each of them.
     "plan": f"""\
 SELECT max(high), (min(xid) FILTER (WHERE NOT single))::text, (max(xid) FILTER (WHERE NOT single))::text,
-    coalesce(array_agg(xid::text) FILTER (WHERE single), '{{{{}}}}')
+    coalesce(array_agg(xid::text) FILTER (WHERE single), ARRAY[]::text[])
 FROM (SELECT page, xid, max(seq) AS high, bool_or(late) OR count(*) > 16 AS single
 FROM (SELECT xid, seq, late, (row_number() OVER (ORDER BY seq) - 1) / %(page)s AS page FROM (
     SELECT m.xid, m.seq, false AS late FROM {{schema}}.outbox_message m WHERE NOT m.held AND m.seq > %(last_seq)s
