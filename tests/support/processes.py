@@ -37,6 +37,7 @@ class Programs:
             env={
                 **os.environ,
                 "PYTHONPATH": _search_path(),
+                "OUTBOX_HTTP": "",  # many relays on one host: all would want the same port
                 "TMPDIR": str(self.folder),  # a killed program leaves its temporary files; they go with ours
                 **self.environment,
                 **(env or {}),
