@@ -31,7 +31,7 @@ def _receipt(metadata: sa.MetaData, schema: str | None) -> sa.Table:
         check(name, "status", "status IN ('applied', 'dead', 'cancelled', 'expired', 'discarded')"),
         check(name, "body_hash", "octet_length(body_hash) = 32"),
         sa.Index("inbox_receipt_applied_at", "applied_at", postgresql_using="brin"),
-        sa.Index("inbox_receipt_cancelled", "message_id", postgresql_where=sa.text("status = 'cancelled'")),
+        sa.Index("inbox_receipt_cancelled", "applied_at", postgresql_where=sa.text("status = 'cancelled'")),
         schema=schema,
         comment="the terminal outcome of a message at a consumer; this primary key decides every race",
     )

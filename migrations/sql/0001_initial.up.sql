@@ -295,9 +295,9 @@ CREATE INDEX inbox_receipt_applied_at ON inbox_receipt USING brin (applied_at);
 
 COMMENT ON INDEX inbox_receipt_applied_at IS 'metrics and status: receipts of the last seconds';
 
-CREATE INDEX inbox_receipt_cancelled ON inbox_receipt (message_id) WHERE status = 'cancelled';
+CREATE INDEX inbox_receipt_cancelled ON inbox_receipt (applied_at) WHERE status = 'cancelled';
 
-COMMENT ON INDEX inbox_receipt_cancelled IS 'relay: which messages of a page were cancelled before they were published';
+COMMENT ON INDEX inbox_receipt_cancelled IS 'relay: when a message was last cancelled; only older ones are asked about before they are published';
 
 CREATE TABLE inbox_retry (
     message_id uuid        NOT NULL,

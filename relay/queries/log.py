@@ -38,8 +38,8 @@ _LATE = """\
 ARRAY(SELECT x FROM pg_snapshot_xip(%(prev)s::pg_snapshot) x WHERE pg_visible_in_snapshot(x, %(next)s::pg_snapshot))"""
 
 # What the relay puts on the wire is rendered here: Python then joins bytes and never parses a payload or a time.
-# to_json() writes ISO times whatever DateStyle says. {ended} differs: a page asks for cancellations only, which have an
-# index of their own, nearly always empty; a resumed page and a plan ask for any receipt.
+# to_json() writes ISO times whatever DateStyle says. {ended} differs: a resumed page and a plan ask for any receipt; a
+# new page only for a cancellation, and only where a cancellation is younger than the message.
 COLUMNS: LiteralString = """\
 m.id::text, m.seq, m.task, m.queue, m.priority, convert_to('[' || m.args || ', ' || m.kwargs, 'UTF8'), m.headers::text,
     '"created_at": ' || to_json(m.created_at) || coalesce(', "hash": "' || encode(m.body_hash, 'hex') || '"', '')
@@ -48,9 +48,15 @@ m.id::text, m.seq, m.task, m.queue, m.priority, convert_to('[' || m.args || ', '
     || coalesce(', "expires_at": ' || to_json(m.expires_at), ''),
     m.body_hash IS NOT NULL, m.ordering_key, extract(epoch FROM m.created_at)::float8, m.expires_at,
     m.expires_at IS NOT NULL AND NOT EXISTS (SELECT FROM {schema}.inbox_consumer c WHERE c.task = m.task),
-    EXISTS (SELECT FROM {schema}.inbox_receipt r WHERE r.message_id = m.id AND r.consumer = m.task{ended})"""
+    {ended}"""
 _PLANNED: LiteralString = "%(xids)s::xid8[]"
-CANCELLED: LiteralString = " AND r.status = 'cancelled'"
+ENDED: LiteralString = "EXISTS (SELECT FROM {schema}.inbox_receipt r WHERE r.message_id = m.id AND r.consumer = m.task)"
+_CANCELLED: LiteralString = """\
+CASE WHEN m.created_at <= coalesce(
+        (SELECT max(c.applied_at) FROM {schema}.inbox_receipt c WHERE c.status = 'cancelled'), '-infinity')
+    THEN EXISTS (SELECT FROM {schema}.inbox_receipt r
+        WHERE r.message_id = m.id AND r.consumer = m.task AND r.status = 'cancelled')
+    ELSE false END"""
 
 # Both branches on the one log index; late and fresh rows merge by seq, neither group may go first. The comparison of
 # pairs says where in the index to begin and to end: without it the page of one large transaction walks over all of it.
@@ -109,12 +115,12 @@ FROM (SELECT xid, seq, late, (row_number() OVER (ORDER BY seq) - 1) / %(page)s A
     SELECT m.xid, m.seq, true FROM {{schema}}.outbox_message m WHERE NOT m.held AND m.seq > %(last_seq)s
         AND m.xid = ANY({_LATE})) rows) numbered
 GROUP BY page, xid) transactions GROUP BY page ORDER BY page""",
-    "page": _PAGE.replace("{ended}", CANCELLED).replace("{singles}", _PLANNED),
+    "page": _PAGE.replace("{ended}", _CANCELLED).replace("{singles}", _PLANNED),
     # A small window needs no plan: its late committers are found here.
-    "only_page": _PAGE.replace("{ended}", CANCELLED).replace("{singles}", _LATE),
+    "only_page": _PAGE.replace("{ended}", _CANCELLED).replace("{singles}", _LATE),
     # Left open by a leader before: its messages may have been published and applied long ago, and forgotten since.
-    "page_resumed": _PAGE.replace("{ended}", "").replace("{singles}", _PLANNED),
-    "only_page_resumed": _PAGE.replace("{ended}", "").replace("{singles}", _LATE),
+    "page_resumed": _PAGE.replace("{ended}", ENDED).replace("{singles}", _PLANNED),
+    "only_page_resumed": _PAGE.replace("{ended}", ENDED).replace("{singles}", _LATE),
     # Are earlier messages of these keys still parked? Then these wait behind them.
     "parked_keys": """\
 SELECT DISTINCT d.ordering_key FROM {schema}.outbox_due d WHERE d.ordering_key = ANY(%(keys)s)""",

@@ -31,7 +31,9 @@ def worn(each_cluster: Cluster) -> Iterator[tuple[str, str]]:
         with psycopg.connect(url, autocommit=True) as connection, psycopg.connect(url) as snapshot:
             snapshot.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             snapshot.execute("SELECT FROM outbox_leader")
-            connection.execute(QUERIES.acquire, {"holder": HOLDER, "ttl": timedelta(hours=1)})
+            connection.execute(
+                QUERIES.acquire, {"holder": HOLDER, "ttl": timedelta(hours=1), "lock": False, "seen": 0, "dead": None}
+            )
             connection.execute("UPDATE outbox_leader SET prev = '10:10:', next = '20:20:', window_no = 4")
             connection.execute(WEAR)
             row = connection.execute("SELECT ctid::text FROM outbox_leader").fetchone()

@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from relay.window import Bounds, Page, pages
+from relay.window import Bounds, Page, Window, only_page, pages
 from tests.plans.conftest import EACH, PAGE, TASK, TRANSACTIONS, Log
 from tests.plans.explained import Explained, Plan
 
@@ -31,7 +31,7 @@ def set_position(session: Explained, **columns: Any) -> str:
 
 def page_parameters(log: Log, prev: str, following: str, page: Page) -> dict[str, Any]:
     return {"prev": prev, "next": following, "low": page.low, "high": page.high, "first_xid": page.first_xid,
-            "last_xid": page.last_xid}  # fmt: skip
+            "last_xid": page.last_xid, "xids": list(page.xids), "most": END}  # fmt: skip
 
 
 def test_polling_an_idle_log_reads_no_message(log: Log, session: Explained) -> None:
@@ -96,7 +96,9 @@ def test_a_page_of_a_large_window_reads_its_own_rows_only(log: Log, session: Exp
 
 def test_a_small_window_at_the_end_reads_its_own_rows_only(log: Log, session: Explained) -> None:
     prev, following = log.after(TRANSACTIONS - 1), log.after(TRANSACTIONS)
-    plan = session.run(log.queries.page, page_parameters(log, prev, following, Page(0, END, "0", str(END))))
+    plan = session.run(
+        log.queries.only_page, page_parameters(log, prev, following, only_page(Window(1, prev, following, 0, 0)))
+    )
     only_the_log_index(plan)
     assert plan.touched("outbox_message") == EACH
     assert plan.blocks < 100
