@@ -4,6 +4,8 @@ The order of these three is the whole point. Advance comes only after the broker
 between the two repeats the page; the other order would lose it. Before each publish the term must still be trusted.
 """
 
+from collections.abc import Callable
+
 from relay.dispatch import Dispatch
 from relay.events import PageRead, PositionAdvanced, WindowOpened
 from relay.lease import LeaseLost
@@ -15,7 +17,9 @@ from relay.window import Batch, Window
 class Cycle:
     """One term's loop over the log."""
 
-    def __init__(self, log: Log, dispatch: Dispatch) -> None:
+    def __init__(self, log: Log, dispatch: Dispatch, before_batch: Callable[[int], None] = lambda _: None) -> None:
+        """`before_batch` is told how many messages come next; what it raises leaves the window where it is."""
+        self._before_batch = before_batch
         self._log = log
         self._dispatch = dispatch
         self._publishing = dispatch.publishing
@@ -50,6 +54,7 @@ class Cycle:
     def _publish_window(self, window: Window) -> int:
         done = 0
         for batch in self._log.batches(window):
+            self._before_batch(len(batch.rows))
             self._publish_batch(window, batch)
             done += len(batch.rows)
             if self._publishing.stop.is_set():
@@ -62,9 +67,11 @@ class Cycle:
         self._publishing.observer(PageRead(len(rows)))
         copies = [Copy(row) for row in rows]
         keys = self._log.parked_keys(rows)
-        fates = self._dispatch.send(copies, window.number, read_at, self._log.now(), keys)
+        waiting = {row.id for row in rows if row.ordering_key in keys} if keys else ()
+        fates = self._dispatch.send(copies, window.number, read_at, self._log.now(), waiting)
         if fates:
             self._log.advance_past(window, last_seq, fates)
+            self._dispatch.tell(fates)
         else:
             self._log.advance(window, last_seq)
         self._publishing.observer(PositionAdvanced(window.number, last_seq))

@@ -35,17 +35,22 @@ class Dispatch:
         self._known: dict[tuple[str, str | None], str] = {}
 
     def send(
-        self, copies: Sequence[Copy], window: int, read_at: datetime, now: datetime, parked_keys: Container[str] = ()
+        self, copies: Sequence[Copy], window: int, read_at: datetime, now: datetime, waiting: Container[str] = ()
     ) -> Fates:
-        """Everything not named in the answer is with the broker, or has ended before."""
-        gate = Gate(now, self.queues.paused, self.queues.closed, parked_keys, self._queue_for)
+        """Everything not named in the answer is with the broker, or has ended before.
+
+        `waiting` are the ids of those of whose ordering key an earlier message is parked.
+        """
+        gate = Gate(now, self.queues.paused, self.queues.closed, waiting, self._queue_for)
         going, fates = gate.sort(copies)
         stopped: set[str] = set()
         for run in runs(going, self.publishing.keeps_order, self._queue_for):
-            free = [copy for copy in run if not self._overtakes(copy, stopped, fates)] if stopped else run
-            if free:
-                self._judge(free, self.publishing.publish(free, window, read_at), fates, stopped)
-        self._tell(fates)
+            left = run
+            while left:
+                free = [copy for copy in left if not self._overtakes(copy, stopped, fates)] if stopped else left
+                refused = self.publishing.publish(free, window, read_at) if free else ()
+                self._judge(free, refused, fates, stopped)
+                left = [free[one.index] for one in refused if one.refusal is Refusal.BEHIND]
         return fates
 
     def _overtakes(self, copy: Copy, stopped: Container[str], fates: Fates) -> bool:
@@ -56,6 +61,8 @@ class Dispatch:
 
     def _judge(self, copies: Sequence[Copy], refused: Sequence[Refused], fates: Fates, stopped: set[str]) -> None:
         for one in refused:
+            if one.refusal is Refusal.BEHIND:
+                continue
             copy = copies[one.index]
             row, queue = copy.row, self._queue_for(copy.row.task, copy.row.queue)
             ordered = row.ordering_key is not None and copy.publication == 0
@@ -95,9 +102,8 @@ class Dispatch:
             self._known[task, queue] = known
         return known
 
-    def _tell(self, fates: Fates) -> None:
-        if not fates:
-            return
+    def tell(self, fates: Fates) -> None:
+        """To be called when they are written."""
         for (queue, by), count in Counter((one.queue, one.blocked_by) for one in fates.parked).items():
             self.publishing.observer(MessagesParked(queue, by, count))
         if fates.expired:

@@ -57,11 +57,12 @@ class Due:
         rows = self._look()
         if not rows:
             return 0
-        plans = [_Plan(values) for values in rows]
-        behind = {plan.row.ordering_key for plan in plans if plan.behind and plan.row.ordering_key}
+        plans = _in_order([_Plan(values) for values in rows])
+        behind = {plan.row.id for plan in plans if plan.behind}
         copies = [plan.copy for plan in plans]
         fates = self._dispatch.send(copies, self._log.window_number, read_at, self._log.now(), behind)
         self._settle(plans, fates)
+        self._dispatch.tell(fates)
         return len(rows)
 
     def _collect(self) -> None:
@@ -90,14 +91,15 @@ class Due:
         for plan in plans:
             if plan.row.id in parked:
                 continue
-            kept = plan.consumed and not plan.row.ended and plan.row.id not in over
-            (published if kept else finished).append(plan.row.id)
-            if plan.row.ordering_key and plan.copy.publication == 0:
+            if plan.row.id not in over:
+                kept = plan.consumed and not plan.row.ended
+                (published if kept else finished).append(plan.row.id)
+            if plan.ordered and plan.row.ordering_key:
                 keys.append(plan.row.ordering_key)
         parameters = self._fence | {"finished": finished, "published": published} | fates.parameters()
         if self._connection.execute(self._queries.settle, parameters).fetchone() == (0,):
             raise LeaseLost
-        self._parking.release_keys(keys)
+        self._parking.release_keys(list(dict.fromkeys(keys)))
 
 
 class _Plan:
@@ -107,3 +109,10 @@ class _Plan:
         self.row = Row._make(values[:_COLUMNS])
         publication, attempt, self.consumed, self.behind, _ = values[_COLUMNS:]
         self.copy = Copy(self.row, publication, attempt)
+        self.ordered = self.row.ordering_key is not None and publication == 0
+
+
+def _in_order(plans: list[_Plan]) -> list[_Plan]:
+    """Those with an ordering key in the order of the log, whichever became due first; the others keep their places."""
+    ordered = iter(sorted((plan for plan in plans if plan.ordered), key=lambda plan: plan.row.seq))
+    return [next(ordered) if plan.ordered else plan for plan in plans]

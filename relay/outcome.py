@@ -61,7 +61,7 @@ class Gate:
     closed: Mapping[str, str]
     """Queue that refuses messages → why."""
     behind: Container[str]
-    """Ordering keys of which an earlier message is parked."""
+    """Ids of messages of whose ordering key an earlier one is parked."""
     queue_for: Callable[[str, str | None], str]
 
     def sort(self, copies: Sequence[Copy]) -> tuple[list[Copy], Fates]:
@@ -92,7 +92,7 @@ class Gate:
                 return Parked(row, queue, blocked_by, reasons[queue])
         # Redeliveries are exempt from the order of publication: their consumer knows the predecessor.
         key = row.ordering_key if copy.publication == 0 else None
-        if key is not None and (key in self.behind or key in stopped):
+        if key is not None and (row.id in self.behind or key in stopped):
             return behind(row, queue)
         return None
 

@@ -17,6 +17,7 @@ from relay.queues import Queues
 _LOOK_SECONDS = 0.5
 _ALL_KEYS_SECONDS = 30.0
 _MOST = 5_000
+_MOST_KEYS = 1_000
 
 
 class Parking:
@@ -39,9 +40,10 @@ class Parking:
     def step(self) -> None:
         """At most twice a second: learn what is paused, and release what may go."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_look and not self._queues.reopened:
             return
         self._next_look = now + _LOOK_SECONDS
+        self._queues.reopened = False
         self._queues.paused = dict(self._connection.execute(self._queries.paused, {}).fetchall())
         if self.everything_paused:
             return
@@ -56,18 +58,21 @@ class Parking:
         if any(by == "dead" for by, _, _ in blocked):
             self.release_keys([key for (key,) in self._connection.execute(self._queries.decided, self._fence)])
         if any(by == "key" for by, _, _ in blocked) and now >= self._next_keys:
-            self._next_keys = now + _ALL_KEYS_SECONDS
-            self.release_keys([key for (key,) in self._connection.execute(self._queries.waiting_keys, {})])
+            keys = [key for (key,) in self._connection.execute(self._queries.waiting_keys, {"most": _MOST_KEYS})]
+            self._next_keys = now + (_ALL_KEYS_SECONDS if len(keys) < _MOST_KEYS else 0.0)
+            self.release_keys(keys)
 
     def release_keys(self, keys: list[str]) -> None:
         """The first parked message of these keys has left: those behind it may follow."""
         if keys:
-            self._connection.execute(self._queries.unpark_keys, self._fence | {"keys": keys})
+            # At least one of each, which brings the next of its key when it leaves.
+            parameters = self._fence | {"keys": keys, "most": max(1, _MOST // len(keys))}
+            self._connection.execute(self._queries.unpark_keys, parameters)
 
     def _probe(self, parked: set[str], now: float) -> None:
-        for queue in self._queues.probes(now):
+        for queue, count in self._queues.probes(now).items():
             if queue in parked:
-                self._release("queue", queue, 1)
+                self._release("queue", queue, min(count, _MOST))
             else:
                 self._queues.forget(queue)
         # Open again, and some are still parked.

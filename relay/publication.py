@@ -33,6 +33,8 @@ class Refusal(Enum):
     """Its queue takes nothing now (unroutable, rejected, wrong type, no right): parked until the queue does."""
     MESSAGE = "message"
     """This message can never go (too large, task not allowed): a dead letter."""
+    BEHIND = "behind"
+    """Not tried, because an earlier one of its ordering key in the same batch was refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from relay.publication import Copy, Refused, Stamp
 from relay.publish import BrokerOutage, Publisher
 from relay.tally import tally
 
-_LONGEST_PAUSE = 5.0
+_LONGEST_PAUSE = 4.0
 _LOOK_SECONDS = 0.25
 
 
@@ -35,8 +35,9 @@ class Publishing:
         stop: threading.Event,
         observer: Observer,
         default_queue: str = "celery",
-        recovered: Callable[[], None] = lambda: None,
+        outage: Callable[[bool], None] = lambda _: None,
     ) -> None:
+        """`outage` is told when one begins (true) and when it is over."""
         self.term = term
         self.stop = stop
         self.observer = observer
@@ -45,7 +46,7 @@ class Publishing:
         self._relay = relay
         self._holds = holds
         self._default_queue = default_queue
-        self._recovered = recovered
+        self._outage = outage
 
     def require_trust(self) -> None:
         """Before anything is published: a relay that may have been replaced must be silent."""
@@ -68,6 +69,7 @@ class Publishing:
 
     def _outlast(self, first: BrokerOutage, copies: Sequence[Copy], stamp: Stamp) -> Sequence[Refused]:
         self.observer(BrokerUnavailable(str(first), 1))
+        self._outage(True)
         retrying = Retrying(
             retry=retry_if_exception_type(BrokerOutage),
             wait=wait_exponential_jitter(multiplier=0.1, max=_LONGEST_PAUSE, jitter=0.2),
@@ -84,7 +86,7 @@ class Publishing:
                     refused = self._publisher.publish(copies, stamp)
         except RetryError:
             raise LeaseLost from None
-        self._recovered()
+        self._outage(False)
         self.observer(BrokerRecovered(retrying.statistics["attempt_number"] + 1))
         return refused
 

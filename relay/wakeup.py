@@ -35,7 +35,7 @@ from relay.events import Observer, RelayWoken
 from relay.lease import Term
 from relay.queries import Queries
 
-_BUSY_ROWS = 8
+BUSY_ROWS = 8
 _BUSY_LOOKS, _BUSY_SECONDS = 8, 0.04
 _AWAKE_SECONDS = 0.002
 _QUIET_ROWS, _QUIET_SECONDS = 6, 0.03
@@ -49,6 +49,9 @@ _XIDS = re.compile(r"\d+")
 
 class Wakeup(Protocol):
     def before_look(self) -> None: ...
+
+    def occupied(self) -> None:
+        """The next look is far off: a large batch comes before it, or the broker is away."""
 
     def wait(self, rows: int, most: float) -> None:
         """After a look that found so many rows: until the next one is worth while, at most so many seconds."""
@@ -64,6 +67,9 @@ class Polling:
         connection.execute(queries.awake, {"epoch": term.epoch, "holder": term.holder})
 
     def before_look(self) -> None:
+        pass
+
+    def occupied(self) -> None:
         pass
 
     def wait(self, rows: int, most: float) -> None:
@@ -111,6 +117,12 @@ class Notified:
             if not self._watched:
                 self._pause = _WATCH_FIRST
 
+    def occupied(self) -> None:
+        # Notifications would be of no use, and in an outage of days they would fill PostgreSQL's queue of them, which
+        # is when commits fail.
+        if not self._awake:
+            self._wake_up()
+
     def wait(self, rows: int, most: float) -> None:
         if self._awake:
             self._stay_awake(rows, most)
@@ -127,7 +139,7 @@ class Notified:
         now = self._clock()
         if rows:
             self._busy.append(now)
-        return rows >= _BUSY_ROWS or (len(self._busy) == _BUSY_LOOKS and now - self._busy[0] < _BUSY_SECONDS)
+        return rows >= BUSY_ROWS or (len(self._busy) == _BUSY_LOOKS and now - self._busy[0] < _BUSY_SECONDS)
 
     def _wake_up(self) -> None:
         self._connection.execute(self._queries.awake, self._fence)
@@ -138,7 +150,7 @@ class Notified:
         now = self._clock()
         self._quiet_rows += rows
         if now - self._quiet_since < _QUIET_SECONDS:
-            if rows < _BUSY_ROWS:
+            if rows < BUSY_ROWS:
                 self._bell.wait(min(_AWAKE_SECONDS, most))
             return
         if self._quiet_rows >= _QUIET_ROWS:

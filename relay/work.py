@@ -27,7 +27,7 @@ from relay.read import Log
 from relay.reconcile import Reconcile
 from relay.session import Session
 from relay.settings import RelaySettings
-from relay.wakeup import Notified, Polling, Wakeup
+from relay.wakeup import BUSY_ROWS, Notified, Polling, Wakeup
 
 _DUE_SECONDS = 0.2
 _PAUSED_SECONDS = 0.5
@@ -49,6 +49,10 @@ class Surroundings:
     """Told at every turn of the loop."""
 
 
+class _EverythingPaused(Exception):
+    """In the middle of a window. It stays open; afterwards it is read anew, since what was read is old by then."""
+
+
 class Work:
     def __init__(self, around: Surroundings, term: Term, connection: Session) -> None:
         settings, queries = around.settings, around.queries
@@ -56,7 +60,7 @@ class Work:
         self._term = term
         self._connection = connection
         self._log = Log(connection, queries, term, settings.batch_size, ahead=self._second_connection)
-        publishing = Publishing(
+        self._publishing = publishing = Publishing(
             around.publisher,
             term,
             relay=settings.name,
@@ -64,46 +68,71 @@ class Work:
             stop=around.stop,
             observer=around.observer,
             default_queue=settings.default_queue,
-            recovered=self._log.appetite.restart,
+            outage=self._outage,
         )
         queues = Queues()
         block = settings.ordering_on_dead == "block"
         dispatch = Dispatch(publishing, queues, around.queue_for, block_on_dead=block)
         self._parking = Parking(connection, queries, term, queues, around.observer)
-        self._cycle = Cycle(self._log, dispatch)
+        self._cycle = Cycle(self._log, dispatch, self._before_batch)
         self._due = Due(connection, queries, self._log, dispatch, self._parking, settings.batch_size)
         self._reconcile = Reconcile(connection, queries, self._log, term, around.observer, relay=settings.name)
+        self._wakeup = self._make_wakeup()
+        self._plans_at = 0.0
 
     def run(self, *, once: bool = False) -> None:
         """Until the process is told to stop; raises LeaseLost when the term is over. `once`: until nothing is left."""
-        self._parking.step()
-        wakeup = self._wakeup()
-        if not self._parking.everything_paused:
-            self._cycle.resume()
-        look_at_due = 0.0
-        resumed = not self._parking.everything_paused
+        resumed = False
         while not self._around.stop.is_set():
             self._around.moved()
             self._parking.step()
             if self._parking.everything_paused:
+                self._publishing.require_trust()
+                if once:
+                    return
+                resumed = False
                 self._around.bell.wait(_PAUSED_SECONDS)
                 continue
-            if not resumed:
-                self._cycle.resume()
-                resumed = True
-            wakeup.before_look()
-            rows = self._cycle.step()
-            planned = 0
-            if once or time.monotonic() >= look_at_due:
-                planned = self._due.step()
-                self._reconcile.step()
-                look_at_due = time.monotonic() + (0.0 if planned else _DUE_SECONDS)
+            try:
+                if not resumed:
+                    self._cycle.resume()
+                    resumed = True
+                self._wakeup.before_look()
+                rows = self._cycle.step()
+            except _EverythingPaused:
+                resumed = False
+                continue
+            planned = self._look_at_plans(at_once=once)
             if once and not rows + planned:
                 return
             if not planned:
-                wakeup.wait(rows, look_at_due - time.monotonic())
+                self._wakeup.wait(rows, self._plans_at - time.monotonic())
 
-    def _wakeup(self) -> Wakeup:
+    def _look_at_plans(self, *, at_once: bool = False) -> int:
+        if not at_once and time.monotonic() < self._plans_at:
+            return 0
+        planned = self._due.step()
+        self._reconcile.step()
+        self._plans_at = time.monotonic() + (0.0 if planned else _DUE_SECONDS)
+        return planned
+
+    def _before_batch(self, rows: int) -> None:
+        """A window may take minutes: pauses and plans do not wait for its end."""
+        self._around.moved()
+        if rows >= BUSY_ROWS:
+            self._wakeup.occupied()
+        self._parking.step()
+        if self._parking.everything_paused:
+            raise _EverythingPaused
+        self._look_at_plans()
+
+    def _outage(self, begins: bool) -> None:
+        if begins:
+            self._wakeup.occupied()
+        else:
+            self._log.appetite.restart()
+
+    def _make_wakeup(self) -> Wakeup:
         settings, queries, bell = self._around.settings, self._around.queries, self._around.bell
         if settings.wakeup == "gate" and self._connection.own:
             return Notified(self._connection, queries, self._term, bell, self._around.observer)

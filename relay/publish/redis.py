@@ -74,12 +74,19 @@ class RedisPublisher:
         batch: list[Encoded] = []
         places: list[int] = []
         refused: list[Refused] = []
+        stopped: set[str] = set()
         for place, copy in enumerate(copies):
+            key = None if copy.publication else copy.row.ordering_key
+            if key is not None and key in stopped:
+                refused.append(Refused(place, Refusal.BEHIND, "an earlier message of its ordering key was refused"))
+                continue
             try:
                 batch += self._encoder.encode([copy], stamp)
                 places.append(place)
             except Undeliverable as error:
                 refused.append(Refused(place, error.refusal, error.why))
+                if key is not None:
+                    stopped.add(key)
         return batch, places, refused
 
     def _refused(self, commands: Sequence[Command], answers: Sequence[object]) -> Iterator[tuple[int, str]]:

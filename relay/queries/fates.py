@@ -8,8 +8,12 @@ from typing import LiteralString
 # The same lock as the consumer's: whoever runs the message now decides its outcome, not we.
 _FREE: LiteralString = "pg_try_advisory_xact_lock(hashtextextended(m.task || ' ' || m.id::text, 0))"
 
+# So many locks at most in one commit: the server's table of locks is shared by all. The others are undecided.
+_MOST: LiteralString = "1000"
+
 # A parked message has no time of its own: it waits until its queue or its key is free. The ordering key stands here
 # only until the first publication, so a key without such a row is free.
+# An outcome that cannot be written now, because somebody holds the message, is not forgotten: it is tried again soon.
 FATES: LiteralString = f"""\
 parked AS (
     INSERT INTO {{schema}}.outbox_due AS d
@@ -25,12 +29,12 @@ parked AS (
 expired AS (
     INSERT INTO {{schema}}.inbox_receipt (message_id, consumer, status, body_hash)
     SELECT m.id, m.task, 'expired', m.body_hash FROM fence, {{schema}}.outbox_message m
-    WHERE m.id = ANY(%(expired)s::uuid[]) AND {_FREE}
-    ON CONFLICT (message_id, consumer) DO NOTHING RETURNING 1),
+    WHERE m.id = ANY((%(expired)s::uuid[])[1:{_MOST}]) AND {_FREE}
+    ON CONFLICT (message_id, consumer) DO NOTHING RETURNING message_id),
 dead AS (
     INSERT INTO {{schema}}.inbox_receipt (message_id, consumer, status, body_hash)
     SELECT m.id, m.task, 'dead', m.body_hash FROM fence, {{schema}}.outbox_message m
-    WHERE m.id = ANY(%(dead)s::uuid[]) AND {_FREE}
+    WHERE m.id = ANY((%(dead)s::uuid[])[1:{_MOST}]) AND {_FREE}
     ON CONFLICT (message_id, consumer) DO NOTHING RETURNING message_id),
 letters AS (
     INSERT INTO {{schema}}.inbox_dead_letter
@@ -39,4 +43,12 @@ letters AS (
         json_build_object('task', m.task, 'queue', m.queue, 'args', m.args, 'kwargs', m.kwargs, 'headers', m.headers)
     FROM dead JOIN unnest(%(dead)s::uuid[], %(dead_why)s::text[]) AS x (id, why) ON x.id = dead.message_id
         JOIN {{schema}}.outbox_message m ON m.id = dead.message_id
-    ON CONFLICT (message_id, consumer) DO NOTHING RETURNING 1)"""
+    ON CONFLICT (message_id, consumer) DO NOTHING RETURNING 1),
+undecided AS (
+    INSERT INTO {{schema}}.outbox_due AS d (message_id, due_at, reason, seq)
+    SELECT m.id, clock_timestamp() + interval '5 seconds', 'parked', m.seq FROM fence, {{schema}}.outbox_message m
+    WHERE m.id = ANY(%(expired)s::uuid[] || %(dead)s::uuid[]) AND m.id <> ALL(%(parked_ids)s::uuid[])
+        AND m.id <> ALL(ARRAY(SELECT x.message_id FROM expired x UNION ALL SELECT x.message_id FROM dead x))
+        AND NOT EXISTS (SELECT FROM {{schema}}.inbox_receipt r WHERE r.message_id = m.id AND r.consumer = m.task)
+    ON CONFLICT (message_id) DO UPDATE SET due_at = excluded.due_at
+    RETURNING 1)"""
