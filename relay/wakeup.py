@@ -107,7 +107,7 @@ class Notified:
         self._told = False
         self._fallback_at = 0.0
         connection.add_notify_handler(lambda _: self._hear())
-        connection.execute("LISTEN outbox")
+        connection.execute(queries.listen)
         self._fall_asleep()
 
     def before_look(self) -> None:

@@ -293,7 +293,7 @@ COMMENT ON TABLE inbox_receipt IS 'the terminal outcome of a message at a consum
 
 CREATE INDEX inbox_receipt_applied_at ON inbox_receipt USING brin (applied_at);
 
-COMMENT ON INDEX inbox_receipt_applied_at IS 'metrics and status: receipts of the last seconds';
+COMMENT ON INDEX inbox_receipt_applied_at IS 'metrics: receipts of the last seconds; status: the same';
 
 CREATE INDEX inbox_receipt_cancelled ON inbox_receipt (applied_at) WHERE status = 'cancelled';
 

@@ -57,6 +57,7 @@ class Queries:
     unpark_keys: bytes
     waiting_keys: bytes
     decided: bytes
+    listen: bytes
     asleep: bytes
     awake: bytes
     snapshot: bytes

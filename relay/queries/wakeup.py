@@ -3,6 +3,7 @@
 from typing import LiteralString
 
 WAKEUP: dict[str, LiteralString] = {
+    "listen": "LISTEN outbox",
     # pg_current_xact_id() in the same transaction: the snapshot that is taken next then lies behind every writer that
     # still read "awake". An unfenced flag of 2 costs notifications, nothing else.
     "asleep": "SELECT setval(f.tableoid::regclass, 2), pg_current_xact_id() FROM {schema}.outbox_wake f",

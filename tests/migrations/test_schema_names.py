@@ -60,7 +60,8 @@ def test_an_odd_schema_is_migrated_written_and_read(crowded: str, schema: str) -
         )
         opened = relay.execute(queries.open, {"holder": holder, "epoch": 1, "page": 10}).fetchone()
         assert opened is not None
-        page = {"prev": opened[2], "next": opened[3], "low": 0, "high": 2**63 - 1, "first_xid": "0"}
+        page = {"prev": opened[2], "next": opened[3], "low": 0, "high": 2**63 - 1, "first_xid": "0",
+                "xids": [], "most": 10}  # fmt: skip
         rows = relay.execute(queries.page, page | {"last_xid": str(2**63 - 1)}).fetchall()
     assert [row[0] for row in rows] == [str(added.id)]
 

@@ -8,7 +8,14 @@ from relay import migrate
 from relay.cli import commands
 from tests.migrations.catalog import VERSION_TABLE, object_names, whole_catalog
 
-READERS = ("relay", "writer and CLI", "prune", "consumer", "CLI")  # an index comment begins with who needs it
+READERS = (
+    "relay",
+    "writer and CLI",
+    "prune",
+    "consumer",
+    "CLI",
+    "metrics",
+)  # an index comment begins with who needs it
 VERSION_OBJECTS = {VERSION_TABLE, f"_{VERSION_TABLE}", f"{VERSION_TABLE}_pkc"}
 
 

@@ -12,6 +12,8 @@ from relay import migrate
 from relay.embedded import wait_until
 from tests.support.processes import Programs, wait_for_exit, wait_for_line
 
+HTTP = {"OUTBOX_HTTP": "127.0.0.1:0"}
+
 
 def settings_file(folder: Path, database: str, broker_url: str) -> str:
     file = folder / "outbox.toml"
@@ -36,7 +38,7 @@ def test_one_outbox_cannot_be_served_until_its_tables_exist(
     database: str, broker_url: str, programs: Programs, tmp_path: Path
 ) -> None:
     config = settings_file(tmp_path, database, broker_url)
-    relay = programs.outbox("relay", "--config", config, name="host")
+    relay = programs.outbox("relay", "--config", config, name="host", env=HTTP)
     address = wait_for_line(relay, r'"action": "endpoint_opened", "fields": {"address": "([^"]+)"')[1]
     wait_for_line(relay, r'"outbox": "shop", "action": "leadership_gained"')
     wait_for_line(relay, r'"outbox": "billing", "action": "outbox_failed", .*tables are missing')
@@ -57,7 +59,7 @@ def test_one_outbox_cannot_be_served_until_its_tables_exist(
 def test_an_outbox_that_is_down_at_the_end_is_not_a_success(
     database: str, broker_url: str, programs: Programs, tmp_path: Path
 ) -> None:
-    relay = programs.outbox("relay", "--config", settings_file(tmp_path, database, broker_url), name="host")
+    relay = programs.outbox("relay", "--config", settings_file(tmp_path, database, broker_url), name="host", env=HTTP)
     wait_for_line(relay, r'"outbox": "shop", "action": "leadership_gained"')
     wait_for_line(relay, r'"action": "outbox_failed"')
     relay.send(signal.SIGTERM)
