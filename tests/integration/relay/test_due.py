@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import psycopg
 import pytest
@@ -39,6 +40,10 @@ def let_it_be_due(outbox: Outbox) -> None:
     outbox.client.execute("UPDATE outbox_due SET due_at = clock_timestamp() WHERE blocked_by IS NULL")
 
 
+def broker_has(relay: Leading, count: int) -> bool:
+    return len(relay.at_broker()) == count
+
+
 def test_a_scheduled_message_leaves_at_its_time(relay: Leading, outbox: Outbox) -> None:
     late, soon = outbox.add(held=True), outbox.add(held=True)
     outbox.plan(late, "1 hour", "scheduled")
@@ -58,10 +63,9 @@ def test_a_plan_that_commits_after_its_time_is_found(relay: Leading, outbox: Out
         writer.execute("INSERT INTO outbox_message (id, task, held) VALUES (%s, 'a.b', true)", [late])
         writer.execute("INSERT INTO outbox_due (message_id, due_at, reason) VALUES (%s, now(), 'scheduled')", [late])
         with relay.running():
-            for _ in range(3):
-                other = outbox.add(held=True)
-                outbox.plan(other, "0", "scheduled")
-                wait_until(lambda other=other: other in relay.at_broker(), 10, "a later one")
+            for number in (1, 2, 3):
+                outbox.plan(outbox.add(held=True), "0", "scheduled")
+                wait_until(partial(broker_has, relay, number), 10, "a later one")
             writer.commit()
             wait_until(lambda: late in relay.at_broker(), 5, "the late one")
 
