@@ -61,7 +61,7 @@ class RelaySettings:
     """A label for logs and status; two relays may share it."""
     lease_ttl: float = 3.0
     """How long the lease outlives its holder: a frozen leader is replaced after this time."""
-    batch_size: int = 500
+    batch_size: int = 1000
     """Messages read, published and advanced over together."""
     poll_seconds: float = 0.1
     """The longest wait between two looks at an idle log; under load it is a hundredth of that."""
