@@ -18,17 +18,17 @@ PURE = frozenset(
     "outbox.added outbox.codec outbox.envelope outbox.errors outbox.fingerprint outbox.ids outbox.keys outbox.message"
     " outbox.request outbox.schedule outbox.signature outbox.state outbox.statements"
     " relay.broker_url relay.confirms relay.encode_amqp relay.protocol relay.routing"
-    " relay.encode relay.events relay.health relay.lease relay.publication relay.tally relay.window"
+    " relay.appetite relay.encode relay.events relay.health relay.lease relay.outcome relay.publication relay.tally relay.window"
     " consumers.delivery consumers.outcome consumers.statements".split()
 )
 PURE_LIBRARY = frozenset(
-    "base64 collections.abc dataclasses datetime difflib enum fnmatch hashlib itertools json math re struct types typing"
-    " uuid".split()
+    "base64 collections collections.abc dataclasses datetime difflib enum fnmatch hashlib itertools json math re struct"
+    " types typing uuid".split()
 )
 # The rest of the room touches the world: a connection, a span, a file, or SQLAlchemy's own objects.
 EDGES = frozenset(
-    "outbox outbox.async_writer outbox.metrics outbox.migrations outbox.schema outbox.testing outbox.trace outbox.transaction"
-    " outbox.writer".split()
+    "outbox outbox.async_writer outbox.metrics outbox.migrations outbox.schema outbox.testing outbox.trace"
+    " outbox.transaction outbox.writer".split()
 )
 PURE_EXCEPTIONS = {
     "outbox.ids": {"os", "threading", "time"},  # an id is made of the clock and of randomness
