@@ -18,7 +18,8 @@ PURE = frozenset(
     "outbox.added outbox.codec outbox.envelope outbox.errors outbox.fingerprint outbox.ids outbox.keys outbox.message"
     " outbox.request outbox.schedule outbox.signature outbox.state outbox.statements"
     " relay.broker_url relay.confirms relay.encode_amqp relay.protocol relay.routing"
-    " relay.appetite relay.encode relay.events relay.health relay.lease relay.outcome relay.publication relay.tally relay.window"
+    " relay.appetite relay.encode relay.events relay.health relay.lease relay.outcome relay.publication relay.tally"
+    " relay.window"
     " consumers.delivery consumers.outcome consumers.statements".split()
 )
 PURE_LIBRARY = frozenset(

@@ -140,11 +140,12 @@ def test_a_writer_that_read_awake_and_commits_later_is_watched(
         writer.execute(INSERT, [message])
         sleeper.now = 1.0
         sleeper.gate.wait(0, NEVER)  # falls asleep
-        assert sleeper.turn() == 0
-        with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(until_seen, sleeper, message)
-            writer.commit()
-            assert found.result() < 0.5
+        assert sleeper.look() == 0
+        writer.commit()  # after the look, before the wait
+        started = time.monotonic()
+        sleeper.gate.wait(0, NEVER)
+        assert time.monotonic() - started < 0.5, "nobody woke the relay"
+        assert sleeper.look() == 1
     assert RelayWoken("timer") not in sleeper.events
 
 
@@ -158,12 +159,15 @@ def test_a_snapshot_from_before_the_flag_turned_does_not_matter(sleeper: Sleeper
         writer.execute("SELECT count(*) FROM outbox_message")
         sleeper.now = 1.0
         sleeper.gate.wait(0, NEVER)
-        sleeper.turn()
+        sleeper.look()
+        sleeper.gate.wait(0, 0.0)
         writer.execute(INSERT, [message])
-        with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(until_seen, sleeper, message)
-            writer.commit()
-            assert found.result() < 0.5
+        assert sleeper.look() == 0
+        writer.commit()
+        started = time.monotonic()
+        sleeper.gate.wait(0, NEVER)
+        assert time.monotonic() - started < 0.5, "nobody woke the relay"
+        assert sleeper.look() == 1
 
 
 def write(database: str, seed: int, stop: threading.Event, committed: dict[str, float]) -> None:
