@@ -14,7 +14,7 @@ help: ## list the targets
 demo: $(READY) ## real PostgreSQL, Valkey, two relays and a worker; kills some of them on stage
 	@$(BIN)/outbox demo
 
-test: $(READY) ## all tests against real servers (about 5 minutes)
+test: $(READY) ## all tests against real servers (about 10 minutes)
 	@$(BIN)/python -m pytest -m "not chaos"
 
 check: $(READY) ## ruff, mypy --strict, import rules, public names, deploy files
@@ -29,7 +29,7 @@ bench: $(READY) ## speed, as ratios measured side by side (about 12 minutes); wr
 bench-peers: $(READY) build/peers-venv/.ready ## the relay beside other libraries, in an environment of their own
 	@$(BIN)/python -m benchmarks.peers
 
-chaos: $(READY) ## the fault tests in their long form (about 8 minutes)
+chaos: $(READY) ## the fault tests in their long form (about 30 minutes)
 	@$(BIN)/python -m pytest -m chaos --durations=0
 
 wheel: $(READY) ## build the wheel into build/dist
