@@ -35,20 +35,29 @@ class Dispatch:
         self._known: dict[tuple[str, str | None], str] = {}
 
     def send(
-        self, copies: Sequence[Copy], window: int, read_at: datetime, now: datetime, waiting: Container[str] = ()
+        self,
+        copies: Sequence[Copy],
+        window: int,
+        read_at: datetime,
+        now: datetime,
+        waiting: Container[str] = (),
+        *,
+        planned: bool = False,
     ) -> Fates:
         """Everything not named in the answer is with the broker, or has ended before.
 
-        `waiting` are the ids of those of whose ordering key an earlier message is parked.
+        `waiting` are the ids of those of whose ordering key an earlier message is parked; `planned` messages come from
+        plans, not from the log.
         """
         gate = Gate(now, self.queues.paused, self.queues.closed, waiting, self._queue_for)
         going, fates = gate.sort(copies)
         stopped: set[str] = set()
+        until = None if planned else now
         for run in runs(going, self.publishing.keeps_order, self._queue_for):
             left = run
             while left:
                 free = [copy for copy in left if not self._overtakes(copy, stopped, fates)] if stopped else left
-                refused = self.publishing.publish(free, window, read_at) if free else ()
+                refused = self.publishing.publish(free, window, read_at, until) if free else ()
                 self._judge(free, refused, fates, stopped)
                 left = [free[one.index] for one in refused if one.refusal is Refusal.BEHIND]
         return fates

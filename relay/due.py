@@ -60,7 +60,7 @@ class Due:
         plans = _in_order([_Plan(values) for values in rows])
         behind = {plan.row.id for plan in plans if plan.behind}
         copies = [plan.copy for plan in plans]
-        fates = self._dispatch.send(copies, self._log.window_number, read_at, self._log.now(), behind)
+        fates = self._dispatch.send(copies, self._log.window_number, read_at, self._log.now(), behind, planned=True)
         self._settle(plans, fates)
         self._dispatch.tell(fates)
         return len(rows)

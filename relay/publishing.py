@@ -53,8 +53,13 @@ class Publishing:
         if not self._holds(self.term):
             raise LeaseLost
 
-    def publish(self, copies: Sequence[Copy], window: int, read_at: datetime) -> Sequence[Refused]:
-        """Returns when the broker has answered for all of them; raises LeaseLost when the term or the process ends."""
+    def publish(
+        self, copies: Sequence[Copy], window: int, read_at: datetime, waited_until: datetime | None = None
+    ) -> Sequence[Refused]:
+        """Returns when the broker has answered for all of them; raises LeaseLost when the term or the process ends.
+
+        `waited_until`: now, for messages whose time since they were written says how quick we are; not for plans.
+        """
         started = time.monotonic()
         # Stamped with the time of the look, not of the sending: a relay that slept in between must not make an old
         # decision look fresh, or its copy could outlive the receipt.
@@ -64,7 +69,7 @@ class Publishing:
             refused = self._publisher.publish(copies, stamp)
         except BrokerOutage as error:
             refused = self._outlast(error, copies, stamp)
-        self._report(copies, refused, read_at, started)
+        self._report(copies, refused, waited_until, started)
         return refused
 
     def _outlast(self, first: BrokerOutage, copies: Sequence[Copy], stamp: Stamp) -> Sequence[Refused]:
@@ -103,10 +108,11 @@ class Publishing:
         error = state.outcome and state.outcome.exception()
         self.observer(BrokerUnavailable(str(error), state.attempt_number + 1))
 
-    def _report(self, copies: Sequence[Copy], refused: Sequence[Refused], read_at: datetime, started: float) -> None:
+    def _report(
+        self, copies: Sequence[Copy], refused: Sequence[Refused], until: datetime | None, started: float
+    ) -> None:
         gone = {one.index for one in refused}
         rows = [copy.row for index, copy in enumerate(copies) if index not in gone] if gone else [c.row for c in copies]
-        first = all(copy.publication == 0 and copy.attempt == 0 for copy in copies[:1])
         elapsed = time.monotonic() - started
-        at = read_at.timestamp() + elapsed if first else None
+        at = until.timestamp() + elapsed if until else None
         self.observer(PagePublished(len(rows), elapsed, tally(rows, self._default_queue, at)))
