@@ -11,10 +11,11 @@ import sqlalchemy as sa
 from sqlalchemy.orm import sessionmaker
 
 from outbox import Message, Outbox
+from relay.embedded import DeadlineExceeded, wait_until
 from relay.queries import queries_for
 from tests.support import ledger
 from tests.support.processes import Programs
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, Trap
 from tests.support.scene import Scene, opened
 
 ProxyTo = Callable[[int], Proxy]
@@ -91,15 +92,23 @@ STATEMENTS = {
 BATCH = 10
 
 
+def spelled(proxy: Proxy, trap: Trap) -> bool:
+    """A statement that the connection has prepared is named, not spelled: a new one spells it again."""
+    proxy.cut()
+    try:
+        trap.wait(3)
+    except DeadlineExceeded:
+        return False  # that cut met a connection in the making
+    return True
+
+
 def cut_relay(scene: Scene, proxy: Proxy, pattern: bytes, cuts: int) -> None:
     scene.start_relay(database=proxy.url(scene.database))
     with scene.writer.writing(every=0.03):
         scene.arrivals.wait_for_more(10)
         for number in range(cuts):
             trap = proxy.cut_at(pattern, forwarded=number % 2 == 0)
-            # A statement that the connection has prepared is named, not spelled: a new one spells it again.
-            proxy.cut()
-            trap.wait(20)
+            wait_until(lambda trap=trap: spelled(proxy, trap), 30, "the statement")  # type: ignore[misc]
             scene.arrivals.wait_for_more(10)
     verdict = scene.settle()
     assert verdict.repeats <= 2 * cuts * BATCH, "each cut repeats the batch in flight at most"

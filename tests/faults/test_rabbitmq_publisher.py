@@ -148,7 +148,8 @@ def test_nothing_is_accepted_by_many_late_answers_to_other_messages(node: Rabbit
 def freeze_and_kill(node: RabbitMQ, rounds: int) -> None:
     storm = Storm(node)
     for _ in range(rounds):
-        storm.publish(copies(20))
+        # The first try after a restart meets the connection to the node that was killed.
+        wait_until(lambda: storm.attempt(copies(20)), 30, "a publication")
         node.freeze()
         assert not storm.attempt(copies(20))
         node.thaw()

@@ -63,7 +63,7 @@ def test_the_file_is_named_by_a_variable_and_the_option_wins(file: Path, tmp_pat
 def test_every_outbox_has_the_defaults_and_its_own(file: Path) -> None:
     found = configured(file, TWO).all_settings()
     assert {name: (each.schema, each.batch_size) for name, each in found.items()} == {
-        "shop": ("shop", 500),
+        "shop": ("shop", 1000),
         "billing": ("billing", 7),
     }
     assert found["shop"].holder != found["billing"].holder
