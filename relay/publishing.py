@@ -18,7 +18,7 @@ from relay.publication import Copy, Refused, Stamp
 from relay.publish import BrokerOutage, Publisher
 from relay.tally import tally
 
-_LONGEST_PAUSE = 4.0
+_LONGEST_PAUSE = 3.0
 _LOOK_SECONDS = 0.25
 
 

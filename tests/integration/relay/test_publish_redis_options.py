@@ -88,7 +88,7 @@ def sentinel_url(own_valkey: Valkey, programs: Programs) -> str:
 
     def answers() -> bool:
         try:
-            with redis.Redis(port=port) as client:
+            with redis.Redis(host="127.0.0.1", port=port) as client:
                 return bool(client.ping())
         except redis.ConnectionError:
             return False
