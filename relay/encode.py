@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from outbox import codec
+from relay.protocol import EMBED, FIXED_HEADERS, body_hash, stamped
 from relay.publication import Copy, Stamp
 from relay.window import Row
 
-_EMBED = b', {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 # kombu reads one list per step and no other: a message in the list of priority 5 would wait for ever.
 _REDIS_STEPS = (0, 3, 6, 9)
 _REDIS_SEPARATOR = "\x06\x16"
@@ -40,10 +39,10 @@ class Encoder:
 
     def encode(self, copies: Sequence[Copy], stamp: Stamp) -> list[Encoded]:
         """Raises Undeliverable when one of them may not go."""
-        stamped = _stamped(stamp)
-        return [self._render(copy, stamped) for copy in copies]
+        shared = _shared(stamp)
+        return [self._render(copy, shared) for copy in copies]
 
-    def _render(self, copy: Copy, stamped: bytes) -> Encoded:
+    def _render(self, copy: Copy, shared: bytes) -> Encoded:
         row, publication, attempt = copy[:3]
         key = (row.task, row.queue, row.priority)
         template = self._templates.get(key)
@@ -53,7 +52,7 @@ class Encoder:
         payload = b"".join(
             (
                 b'{"body": "',
-                b64encode(row.body + _EMBED),
+                b64encode(row.body + EMBED),
                 template.before_headers,
                 b"" if row.headers == "{}" else _user_headers(row.headers),
                 template.task,
@@ -61,7 +60,7 @@ class Encoder:
                 b'", "root_id": "',
                 identity,
                 _expires(row) if row.plain and row.expires_at else b'", "expires": null, "outbox": {',
-                stamped,
+                shared,
                 b'"publication": 0, "attempt": 0, '
                 if not publication and not attempt
                 else _counts(publication, attempt),
@@ -99,14 +98,8 @@ class _Template:
     after_tag: bytes
 
 
-def _stamped(stamp: Stamp) -> bytes:
-    fields = {
-        "published_at": stamp.published_at.isoformat(),
-        "epoch": stamp.epoch,
-        "window": stamp.window,
-        "relay": stamp.relay,
-    }
-    return json.dumps(fields)[1:-1].encode("ascii") + b", "
+def _shared(stamp: Stamp) -> bytes:
+    return json.dumps(stamped(stamp))[1:-1].encode("ascii") + b", "
 
 
 def _user_headers(headers: str) -> bytes:
@@ -126,35 +119,12 @@ def _expires(row: Row) -> bytes:
 
 
 def _hash(row: Row) -> bytes:
-    """For rows that did not come from our writer: the only payloads that the relay ever parses."""
-    try:
-        args, kwargs = json.loads(row.body + b"]")
-        found: str | None = codec.body_hash(row.task, args, kwargs).hex()
-    except (ValueError, RecursionError):
-        found = None  # no worker can decode it either
-    return b', "hash": %b' % json.dumps(found).encode("ascii")
+    return b', "hash": %b' % json.dumps(body_hash(row)).encode("ascii")
 
 
 def _template(task: str, queue: str, priority: int | None) -> _Template:
     step = redis_priority(priority)
-    fixed: dict[str, object] = {
-        "lang": "py",
-        "shadow": None,
-        "eta": None,
-        "group": None,
-        "group_index": None,
-        "retries": 0,
-        "timelimit": [None, None],
-        "parent_id": None,
-        "argsrepr": "",
-        "kwargsrepr": "",
-        "origin": "outbox",
-        "ignore_result": None,
-        "replaced_task_nesting": 0,
-        "stamped_headers": None,
-        "stamps": {},
-        "task": task,
-    }
+    fixed = {**FIXED_HEADERS, "task": task}
     properties = {
         "reply_to": "",
         "delivery_mode": 2,
