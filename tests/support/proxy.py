@@ -165,7 +165,11 @@ class Proxy:
 
     def _reset_all(self) -> None:
         for connection in list(self._connections):
-            connection.reset()
+            if connection.trap is not None:
+                # Its request is with the server and its reply is not with the client: that is what the trap is for.
+                self._spring(connection.trap, connection)
+            else:
+                connection.reset()
 
     async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         try:
@@ -226,6 +230,7 @@ class Proxy:
 
     def _spring(self, trap: Trap, connection: _Connection) -> None:
         connection.reset()
+        connection.trap = None
         trap.sprung += 1
 
 
