@@ -130,6 +130,9 @@ class Leading:
         self.settings = replace(self.settings, **changed)
 
 
+Make = Callable[..., Leading]
+
+
 class Outbox:
     """What an application and an operator do to the tables, one commit each."""
 

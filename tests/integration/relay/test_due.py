@@ -1,8 +1,6 @@
 """Plans leave at their time by the database clock; what has ended, or ends before it leaves, is not published."""
 
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -11,29 +9,10 @@ import pytest
 
 from relay.embedded import wait_until
 from relay.events import MessagesExpired
-from tests.support.leading import Leading, Outbox
+from tests.support.leading import Leading, Make, Outbox
 
-Make = Callable[..., Leading]
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('a.b ' || %s, 0))"
-
-
-@pytest.fixture
-def make(database: str, broker_url: str) -> Iterator[Make]:
-    with ExitStack() as undo:
-        yield lambda **settings: Leading(database, broker_url, undo, **settings)
-
-
-@pytest.fixture
-def relay(make: Make) -> Leading:
-    return make()
-
-
-@pytest.fixture
-def outbox(database: str) -> Iterator[Outbox]:
-    made = Outbox(database)
-    yield made
-    made.client.close()
 
 
 def let_it_be_due(outbox: Outbox) -> None:

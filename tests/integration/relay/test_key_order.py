@@ -1,28 +1,11 @@
 """Messages of one ordering key are published in commit order, whatever is paused, closed or dead in between."""
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 
 from relay.embedded import wait_until
-from tests.support.leading import Leading, Outbox
-
-Make = Callable[..., Leading]
-
-
-@pytest.fixture
-def make(database: str, broker_url: str) -> Iterator[Make]:
-    with ExitStack() as undo:
-        yield lambda **settings: Leading(database, broker_url, undo, **settings)
-
-
-@pytest.fixture
-def outbox(database: str) -> Iterator[Outbox]:
-    made = Outbox(database)
-    yield made
-    made.client.close()
+from tests.support.leading import Leading, Make, Outbox
 
 
 def test_nobody_overtakes_a_parked_one_of_his_key(make: Make, outbox: Outbox) -> None:

@@ -1,8 +1,6 @@
 """What cannot go now is parked, the position moves on, and it leaves in order once its queue is free."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 
@@ -17,27 +15,7 @@ from relay.events import (
     WindowOpened,
 )
 from relay.lease import LeaseLost
-from tests.support.leading import Leading, Outbox
-
-Make = Callable[..., Leading]
-
-
-@pytest.fixture
-def make(database: str, broker_url: str) -> Iterator[Make]:
-    with ExitStack() as undo:
-        yield lambda **settings: Leading(database, broker_url, undo, **settings)
-
-
-@pytest.fixture
-def relay(make: Make) -> Leading:
-    return make()
-
-
-@pytest.fixture
-def outbox(database: str) -> Iterator[Outbox]:
-    made = Outbox(database)
-    yield made
-    made.client.close()
+from tests.support.leading import Leading, Make, Outbox
 
 
 def wait_for(relay: Leading, ids: list[str], queue: str = "celery") -> None:
